@@ -1,7 +1,7 @@
 """Exchanges among the devices of a mesh, by their attributes.
 
-A program for several devices is run by each of them, on values of its own; `devices` says how many there are, numbered
-from 0. At a `collective` the devices of a group meet, each with an array, and each goes on with another one:
+A program for several devices is run by each of them, on values of its own; `devices` is their count; ids start at 0. At
+a `collective` the devices of a group exchange arrays, and each receives a result:
 
     all_reduce       `fn` of the arrays of all
     all_gather       the arrays of all, one after the other along `axis`
@@ -60,7 +60,7 @@ def check(attributes: Attributes) -> None:
     given = {key for key, value in attributes.items() if value is not None and key not in _COMMON}
     if given != set(KINDS[kind]):
         message = f"`{kind}` has {', '.join(sorted(given)) or 'nothing'}"
-        raise ArgumentError(message, help=f"it takes {', '.join(KINDS[kind]) or 'nothing'} besides its groups")
+        raise ArgumentError(message, help=f"pass {', '.join(KINDS[kind]) or 'nothing'} besides the groups")
     check_devices(devices)
     if size < 1 or len(attributes["groups"]) % size or (kind == "permute" and size != 2):
         message = f"{len(attributes['groups'])} devices in groups of {size}"
@@ -110,7 +110,7 @@ def _linked(pairs: Sequence[Group], device: int) -> Group:
 
 
 def is_identity(attributes: Attributes) -> bool:
-    """Whether each device goes on with what it has."""
+    """Whether each device keeps its own array."""
     groups = groups_of(attributes)
     is_everywhere = len({device for group in groups for device in group}) == attributes["devices"]
     return is_everywhere and all(len(set(group)) == 1 for group in groups)

@@ -226,5 +226,5 @@ def promote(a: DType, b: DType) -> DType:
 
 
 def multiply_unconverted(a: DType, b: DType) -> bool:
-    """Whether matrix products take operands of these types as they are: one type, or two floats of 8 bits."""
+    """Whether matmuls take operands of these types unconverted: one type, or two floats of 8 bits."""
     return a == b or (a.is_float and b.is_float and a.bits == b.bits == 8)

@@ -1,4 +1,4 @@
-"""Errors as a product: one class per mistake, each with a code, the user's line with a caret, and one concrete edit.
+"""Error classes: one per kind of mistake, each with a code, the user's line with a caret, and one concrete edit.
 
 error[TW0201]: operands of `add` have shapes (3, 4) and (5,), which do not broadcast
   --> model.py:12:9
@@ -146,7 +146,7 @@ class LayoutConflictError(LayoutError):
 
 
 class LayoutBudgetError(LayoutError):
-    """The search for layouts was given up before it was done; it says nothing on whether there is an answer."""
+    """The search for layouts exceeded its budget; a solution may exist."""
 
     code = "TW0304"
 
@@ -188,7 +188,7 @@ class ResourceExhausted(TilewrightError):
 
 
 class MeshError(TilewrightError):
-    """Devices of a mesh wait for each other without end: not all of a group come to the same collective."""
+    """Deadlock of a mesh: not all devices of a group reach the same collective."""
 
     code = "TW0404"
 
@@ -212,7 +212,7 @@ class CpuFeatureError(TilewrightError):
 
 
 class ResourceUnavailable(TilewrightError):
-    """What a program runs on is not there: no driver, no device, or none that it fits."""
+    """No driver or device that can run a program is available."""
 
     code = "TW0504"
 

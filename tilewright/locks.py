@@ -21,8 +21,8 @@ _BARRIER_TIMEOUT_S = 0.01
 class Lock:
     """A re-entrant lock that is free in a forked child, unless the thread that forked holds it.
 
-    What it guards must be right whenever the thread that holds it may be interrupted: a signal handler, or a finaliser,
-    may enter while the thread is within.
+    The guarded state must be consistent whenever the thread that holds the lock may be interrupted: a signal handler,
+    or a finaliser, may enter while the thread is within.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ def _release(held: list[ForkBarrier]) -> None:
 
 
 def _others_import() -> bool:
-    """Whether another thread holds the lock of a module, as far as this version of Python tells."""
+    """Whether another thread holds the import lock of a module; False if this version of Python hides it."""
     bootstrap: Any = importlib.import_module("importlib._bootstrap")
     locks: Mapping[str, Callable[[], Any]] = getattr(bootstrap, "_module_locks", {})
     owners = {getattr(reference(), "owner", None) for reference in [*locks.values()]}

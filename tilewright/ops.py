@@ -1,4 +1,4 @@
-"""The table of scalar functions: the one place that says what `exp` or `add` is.
+"""The table of scalar functions, which defines `exp`, `add` and all others.
 
 Builders, verifiers, interpreters, emitters, the cost model and the tests read it. A new function is one row here plus,
 for each native target, its emission.

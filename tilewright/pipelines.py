@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def array_to_tile(model: Model) -> Sequence[Pass]:
-    """Fuse: after these, every array operation that computes is part of a kernel."""
+    """Fuse array operations into kernels over tiles."""
     from tilewright.machines.machine import Model
     from tilewright.passes.array.array_collapse_dims import ArrayCollapseDimsPass
     from tilewright.passes.array.array_convolve_by_products import ArrayConvolveByProductsPass
@@ -43,10 +43,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
         (True, ArrayDropCollectivesPass()),  # remove collectives, which are the identity on one device
         (True, ArraySimplifyPass()),  # fold constants, merge equal and drop dead operations before any grouping
         (vectors, ArrayConvolveChannelsLastPass()),  # choose NHWC convolutions before dims are matched by their order
-        (
-            cores,
-            ArrayCopyReshapesPass(),
-        ),  # group reshapes that move pages with the transposes around them
+        (cores, ArrayCopyReshapesPass()),  # group reshapes that move pages with adjacent transposes
         (True, ArrayDuplicateViewsPass()),  # give each user its own view, so that views tie no groups together
         (True, ArrayFuseAttentionPass()),  # match two contractions around a softmax before either is fused alone
         (warps, ArrayConvolveByProductsPass()),  # rewrite convolutions as matmuls whose operands it lays out
@@ -59,10 +56,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
         (True, ArrayFuseContractPass()),  # fuse epilogues into contractions before loops take them
         (True, ArrayUpdateInPlacePass()),  # write only the window of an update whose array has no later use
         (True, ArrayFuseLoopsPass()),  # fuse the remaining elementwise operations and reductions
-        (
-            not cores,
-            ArrayCollapseDimsPass(),
-        ),  # merge dims after fusion, which needs shapes; pages keep their two
+        (not cores, ArrayCollapseDimsPass()),  # merge dims once fusion, which compares shapes, is done
         (cores, ArrayGroupReshapesPass()),  # group the reshapes that move pages and were not fused
         (True, ArrayLowerToTilePass()),  # choose tile sizes from the machine, one kernel for equal groups
     ]
@@ -79,17 +73,17 @@ def tile_to_vectors() -> Sequence[Pass]:
     from tilewright.passes.vectors.tile_lower_to_vectors import TileLowerToVectorsPass
 
     return [
-        TileEraseZonesPass(),  # nests have no place for them
-        TileLowerToVectorsPass(),  # a layout (vectors, packing, register blocks) and a place for every value
-        ScheduledStoreProductsPass(),  # results of products in parts go where they belong, block by block
-        ScheduledSplitOperandsPass(),  # operands of products that narrower instructions do, in parts
-        ScheduledPackOperandsPass(),  # panels for right operands: captured arrays now, others at the kernel's start
-        ScheduledBlockEpiloguesPass(),  # what follows a product, while a block of it is near
+        TileEraseZonesPass(),  # loop nests cannot record zones
+        TileLowerToVectorsPass(),  # assign a layout (vectors, packing, register blocks) and a buffer to every value
+        ScheduledStoreProductsPass(),  # matmuls in parts store block by block to their destination, without a copy
+        ScheduledSplitOperandsPass(),  # split operands into parts of a narrower type: f32 for bf16 instructions
+        ScheduledPackOperandsPass(),  # pack right operands in panels: captured arrays now, others at kernel start
+        ScheduledBlockEpiloguesPass(),  # run the epilogue of a matmul on each register block while it is in cache
     ]
 
 
 def tile_to_warps() -> Sequence[Pass]:
-    """Schedule for warps: layouts of all tiles, every movement of data between them, and copies ahead of products."""
+    """Schedule for warps: layouts of all tiles, relayouts between them, and copies pipelined ahead of matmuls."""
     from tilewright.passes.tile_erase_zones import TileEraseZonesPass
     from tilewright.passes.tile_expand_arg_reduce import TileExpandArgReducePass
     from tilewright.passes.warps.scheduled_drop_barriers import ScheduledDropBarriersPass
@@ -111,31 +105,32 @@ def tile_to_warps() -> Sequence[Pass]:
     from tilewright.passes.warps.tile_multiply_in_tensor_memory import TileMultiplyInTensorMemoryPass
 
     return [
-        TileEraseZonesPass(unless_traced=True),  # they are no code without a trace
-        TileExpandArgReducePass(),  # an index of the best is two reductions
-        TileFlattenLoopsPass(),  # around products whose operands a warp of its own has copied, in a loop
-        TileMultiplyInTensorMemoryPass(),  # before layouts: which products may
-        TileLowerToWarpsPass(),  # a layout for every tile; data moves within warps, or through buffers of the block
-        ScheduledOrderAccessesPass(),  # when it is known which thread stores what
-        ScheduledMultiplyInTensorMemoryPass(),  # those products: a warp has the machine copy, another one multiply
-        ScheduledSpecializeChainsPass(),  # the same for chains of products, each array in stages of its own
-        ScheduledSumInTensorMemoryPass(),  # of those chains, where products add up there
-        ScheduledSpecializeWarpsPass(),  # windows that warpgroups multiply: a warp has the machine copy them
-        ScheduledShareRegistersPass(),  # where products need what the threads that copy do not
-        ScheduledPipelineCopiesPass(),  # windows that other loops multiply, in stages, around registers
-        ScheduledStoreTensorsPass(),  # results that go through a buffer anyway, where the machine copies
-        ScheduledOrderTilesPass(),  # when what blocks copy is known, and before anything is planned by its place
-        ScheduledLoopOverTilesPass(),  # in that order; when it is known how results are stored
-        ScheduledMulticastCopiesPass(),  # when it is known which blocks are neighbours, in all their tiles
-        ScheduledPlanBlockMemoryPass(),  # when all buffers are there
-        ScheduledDropBarriersPass(),  # what buffers share decides which barriers are needed
-        ScheduledRecordZonesPass(),  # last: what zones hold when everything is where it stays
+        TileEraseZonesPass(unless_traced=True),  # remove zone markers when tracing is off
+        TileExpandArgReducePass(),  # argmin and argmax are two reductions each
+        TileFlattenLoopsPass(),  # a producer warp fills stages of one loop: flatten nests around the matmuls it feeds
+        TileMultiplyInTensorMemoryPass(),  # choose the tcgen05 matmuls before layout inference
+        TileLowerToWarpsPass(),  # infer layouts; exchange data within warps or through shared memory
+        ScheduledOrderAccessesPass(),  # barriers between global accesses, now that the threads of each access are known
+        ScheduledMultiplyInTensorMemoryPass(),  # a producer warp issues TMA copies, another one issues tcgen05 MMAs
+        ScheduledSpecializeChainsPass(),  # likewise for chains of matmuls (attention): stages for each array
+        ScheduledSumInTensorMemoryPass(),  # accumulate the matmuls of those chains in tensor memory
+        ScheduledSpecializeWarpsPass(),  # a producer warp issues TMA copies for loops of wgmma
+        ScheduledShareRegistersPass(),  # setmaxnreg: reallocate registers from the producer to the MMA warpgroups
+        ScheduledPipelineCopiesPass(),  # other matmul loops: multi-stage cp.async copies, bypassing registers
+        ScheduledStoreTensorsPass(),  # TMA stores for results that are staged in shared memory anyway
+        ScheduledOrderTilesPass(),  # reorder tiles for L2 reuse, once all copies are known
+        ScheduledLoopOverTilesPass(),  # persistent CTAs that iterate over tiles in that order, once stores are decided
+        ScheduledMulticastCopiesPass(),  # pair CTAs that read the same panel: each loads half and multicasts it
+        ScheduledPlanBlockMemoryPass(),  # assign shared memory offsets, once all buffers exist
+        ScheduledDropBarriersPass(),  # remove redundant barriers: aliasing of buffers decides which are needed
+        ScheduledRecordZonesPass(),  # last: the extents of zones are final
     ]
 
 
 def tile_to_cores(buffers: int | None = None, movers: int = 2, keeps_arrays: bool = True) -> Sequence[Pass]:
-    """Schedule for a grid of cores: threads that read, compute and write, queues, and what each core's units do. Queues
-    between threads have room for so many tiles as are said, or for two, and as many more as are predicted to help."""
+    """Schedule for a grid of cores: reader, compute and writer threads, queues between them, and unit configurations.
+
+    A queue holds `buffers` blocks of pages; by default two, and more where the cost model predicts a gain."""
     from tilewright.passes.cores.scheduled_configure_units import ScheduledConfigureUnitsPass
     from tilewright.passes.cores.scheduled_finish_products import ScheduledFinishProductsPass
     from tilewright.passes.cores.scheduled_multicast_fetches import ScheduledMulticastFetchesPass
@@ -153,21 +148,21 @@ def tile_to_cores(buffers: int | None = None, movers: int = 2, keeps_arrays: boo
     from tilewright.passes.tile_expand_arg_reduce import TileExpandArgReducePass
 
     return [
-        TileStoreArraysPass(),  # first: formats that the user asked for are in the types of arrays from now on
-        TileEraseZonesPass(unless_traced=True),  # they are no code without a trace
-        TileExpandArgReducePass(),  # an index of the best is two reductions
-        TileExpandIntegerProductsPass(),  # the matrix unit multiplies floats: integers digit by digit
-        TileExpandParitiesPass(),  # bools are stored as numbers: whether an odd number of them holds is a count
-        TileExpandTopKPass(),  # the largest elements are the first ones of a sort
-        TileShareLoadsPass(),  # a queue for each load: equal ones are one
-        TileStoreChoicesPass(),  # both branches of a choice are computed
-        TileLowerToCoresPass(buffers or 2, movers),  # points to cores, tiles to pages in queues, sections of registers
-        ScheduledFinishProductsPass(buffers is None),  # when it is known what follows products
-        ScheduledMulticastFetchesPass(),  # when it is known which pages each core fetches, and how often
-        ScheduledShareQueuesPass(),  # when all queues are there, and it is known who reads what last
-        ScheduledConfigureUnitsPass(),  # when it is known what each unit does, in which order
-        ScheduledPlaceArraysPass(keeps_arrays),  # when it is known which cores move which pages, and what queues take
-        ScheduledPlanCoreMemoryPass(),  # when all queues are there, and where arrays are
+        TileStoreArraysPass(),  # first: apply the requested storage formats to array types
+        TileEraseZonesPass(unless_traced=True),  # remove zone markers when tracing is off
+        TileExpandArgReducePass(),  # argmin and argmax are two reductions each
+        TileExpandIntegerProductsPass(),  # the matrix unit multiplies floats only: expand integer matmuls into digits
+        TileExpandParitiesPass(),  # bools are stored as floats: exclusive or becomes the parity of a count
+        TileExpandTopKPass(),  # top-k is a prefix of a sort
+        TileShareLoadsPass(),  # each load needs a queue: merge equal loads
+        TileStoreChoicesPass(),  # both branches of a select execute: mask their memory accesses
+        TileLowerToCoresPass(buffers or 2, movers),  # map grid points to cores and tiles to queue pages
+        ScheduledFinishProductsPass(buffers is None),  # apply epilogues to accumulators in registers
+        ScheduledMulticastFetchesPass(),  # multicast pages that several cores read, now that reads per core are known
+        ScheduledShareQueuesPass(),  # merge queues with disjoint lifetimes, once all last readers are known
+        ScheduledConfigureUnitsPass(),  # insert unit reconfigurations, once the order of operations is final
+        ScheduledPlaceArraysPass(keeps_arrays),  # keep arrays in L1 between kernels where L1 has room next to queues
+        ScheduledPlanCoreMemoryPass(),  # assign L1 addresses, once all queues exist and arrays are placed
     ]
 
 
@@ -188,7 +183,7 @@ def compile_module(
 
     Raises:
         TargetError: the string names no target or machine.
-        UnsupportedOnTargetError: the program calls a library, and the target does not.
+        UnsupportedOnTargetError: the program calls a library, which the target does not support.
     """
     from tilewright.options import current
     from tilewright.passes.base import Unit
@@ -207,8 +202,8 @@ def compile_module(
 
 
 def run_passes(unit: Unit, keep_stages: bool = True) -> dict[str, str]:
-    """Run the lists of passes; gives the program's text at each phase border if it is to be kept. Where kernels do not
-    fit the machine, again, with smaller plans for them.
+    """Run the pipelines; returns the IR text at each phase border if it is kept. A kernel that does not fit the machine
+    is lowered again with a smaller plan.
 
     Raises:
         DoesNotFit: a kernel does not fit in its smallest plan.

@@ -175,7 +175,7 @@ def _map(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
         kinds = " or ".join(_KIND_NAMES[kind] for kind in function.kinds)
         raise DTypeError(
             f"`{function.name}` does not take operands of type {', '.join(map(repr, operand_types))}",
-            help=f"it takes {kinds} of one type: cast with `.astype`",
+            help=f"pass {kinds} of one type: cast with `.astype`",
         )
     if any(o.shape != operands[0].shape for o in operands):
         raise ShapeError(f"operands of `{function.name}` have shapes {', '.join(str(o.shape) for o in operands)}")
@@ -572,8 +572,8 @@ def _device_index(operands: Types, attributes: Attributes) -> tuple[ArrayType, .
 
 @_rule("shard")
 def _shard(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
-    """The operand, of which `layout` says how the devices of a mesh are to hold it; dims in `open` may be divided
-    further. The `array` dialect checks the layout."""
+    """The operand; `layout` declares its sharding over the devices of a mesh; dims in `open` may be divided further.
+    The `array` dialect checks the layout."""
     (operand,) = operands
     _check_axes("shard", attributes["open"], operand.rank)
     return (operand,)
@@ -581,7 +581,7 @@ def _shard(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
 
 @_rule("collective")
 def _collective(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
-    """What a device has of an exchange: see `collectives`."""
+    """The result of a collective on one device: see `collectives`."""
     (operand,) = operands
     collectives.check(attributes)
     kind, size = attributes["kind"], attributes["group_size"]

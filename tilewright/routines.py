@@ -69,7 +69,7 @@ ROUTINES: dict[str, Routine] = {}
 
 @dataclass(frozen=True)
 class _Registered:
-    """What a rule is registered with."""
+    """The registration of a rule: name, rank, cost and attributes."""
 
     name: str
     trailing: tuple[int, ...]
@@ -90,11 +90,11 @@ def result_forms(name: str, operands: Sequence[Form], attributes: Attributes) ->
     """
     routine = ROUTINES.get(name)
     if routine is None:
-        raise ArgumentError(f"there is no library routine `{name}`", help=f"it is one of {', '.join(ROUTINES)}")
+        raise ArgumentError(f"there is no library routine `{name}`", help=f"use one of {', '.join(ROUTINES)}")
     plain = {key: value for key, value in attributes.items() if key not in ("routine", "must_succeed")}
     if {key: type(value) for key, value in plain.items()} != dict(routine.attributes):
         expected = ", ".join(f"{key}: {kind.__name__}" for key, kind in routine.attributes.items()) or "none"
-        raise ArgumentError(f"`{name}` has the attributes {plain}", help=f"its attributes are {expected}")
+        raise ArgumentError(f"`{name}` has the attributes {plain}", help=f"pass {expected}")
     if attributes.get("must_succeed") and not routine.reports:
         raise ArgumentError(f"`{name}` does not report whether it succeeds")
     if len(operands) != len(routine.trailing):

@@ -95,13 +95,16 @@ BEHAVIOURS: Sequence[Behaviour] = (
         "run: elements that are written twice, by one core or by two.",
         (
             broken(
-                "one place for all trips",
+                "one element for all trips",
                 "element-written-twice",
                 hazards.elementwise,
                 changes(WRITER, cores.PutOp, map="s1, d0"),
             ),
             broken(
-                "one place for two cores", "array-race", hazards.of_rows, changes(WRITER, cores.PutOp, map="0, d0 + s0")
+                "one element for two cores",
+                "array-race",
+                hazards.of_rows,
+                changes(WRITER, cores.PutOp, map="0, d0 + s0"),
             ),
         ),
     ),
@@ -129,7 +132,7 @@ BEHAVIOURS: Sequence[Behaviour] = (
             ),
             broken("steps of two pages, of three", "block-around-the-end", lambda: programs.elementwise(8, 2, 3)),
             broken(
-                "pages that nobody pops",
+                "pages that no thread pops",
                 "queue-overflow",
                 lambda: programs.elementwise(3),
                 drops(COMPUTE, cores.PopOp, 1),
@@ -139,7 +142,7 @@ BEHAVIOURS: Sequence[Behaviour] = (
     ),
     Behaviour(
         6,
-        "Pages are waited for that nobody pushes.",
+        "Pages are waited for that no thread pushes.",
         "proof, by numbers (see 7); run: who waits for whom, with thread, core, operation and trip.",
         (
             broken(
@@ -197,14 +200,14 @@ BEHAVIOURS: Sequence[Behaviour] = (
     ),
     Behaviour(
         10,
-        "A page is read behind its pop, written behind its push, or read without having been written.",
+        "A page is read after its pop, written after its push, or read without having been written.",
         "run.",
         (
             broken(
-                "a read behind the pop", "page-not-waited", hazards.elementwise, moves(WRITER, cores.PopOp, cores.PutOp)
+                "a read after the pop", "page-not-waited", hazards.elementwise, moves(WRITER, cores.PopOp, cores.PutOp)
             ),
             broken(
-                "a write behind the push",
+                "a write after the push",
                 "page-not-reserved",
                 hazards.elementwise,
                 changes(COMPUTE, cores.PackOp, at="d0 - 1"),
@@ -297,7 +300,7 @@ BEHAVIOURS: Sequence[Behaviour] = (
                 changes(READER, cores.MulticastOp, rectangle="s0, 1, s0, 2"),
             ),
             broken(
-                "a receiver that says that it has room, and has not yet",
+                "a receiver that signals room before it has any",
                 "destination-not-reserved",
                 hazards.sent,
                 moves_behind(READER, cores.ReserveOp, cores.SemaphoreWaitOp, 1, 0),
@@ -337,7 +340,7 @@ BEHAVIOURS: Sequence[Behaviour] = (
                 changes(COMPUTE, cores.PackOp, slot=1),
             ),
             broken(
-                "an operand behind the last",
+                "an operand after the last",
                 "registers-overflow",
                 hazards.through_memory,
                 changes(COMPUTE, cores.MapOp, arguments=(8,)),
@@ -347,7 +350,7 @@ BEHAVIOURS: Sequence[Behaviour] = (
     Behaviour(
         17,
         "Registers are not passed on by acquire, commit, wait and release.",
-        "proof. What a register held before is lost when it is acquired (18).",
+        "proof. The contents of a register are lost when it is acquired (18).",
         (
             broken(
                 "without an acquire",
@@ -404,9 +407,9 @@ BEHAVIOURS: Sequence[Behaviour] = (
     Behaviour(
         19,
         "A page is unpacked that the same thread packs, without waiting for it.",
-        "run. Unpack and pack are agents of their own, which only a queue orders.",
+        "run. Unpack and pack are threads of their own, ordered by queues only.",
         (
-            broken("a wait behind the copy", "unpack-before-pack", hazards.through_memory, wait_behind_copy),
+            broken("a wait after the copy", "unpack-before-pack", hazards.through_memory, wait_behind_copy),
             broken(
                 "no wait", "unpack-before-pack", hazards.through_memory, drops(COMPUTE, cores.WaitOp, 1), proofs=False
             ),
@@ -435,9 +438,9 @@ BEHAVIOURS: Sequence[Behaviour] = (
     Behaviour(
         21,
         "Queues overlap, or are not where a core's memory is, or not where transfers may begin.",
-        "proof, with a table of all queues. A queue lives as long as its program, so none is used behind its end.",
+        "proof, with a table of all queues. A queue lives as long as its program, so none is used after its end.",
         (
-            broken("two in one place", "memory-overlap", hazards.placed(BASE, BASE + 2048)),
+            broken("two at one address", "memory-overlap", hazards.placed(BASE, BASE + 2048)),
             broken("beyond the memory", "out-of-memory", hazards.placed(BASE, 2**21)),
             broken("between two lines", "misaligned", hazards.placed(BASE + 2, BASE + 8192)),
         ),
@@ -473,7 +476,7 @@ BEHAVIOURS: Sequence[Behaviour] = (
     ),
     Behaviour(
         24,
-        "What moves is used too soon: read before it came, overwritten before it went, or in no order with others.",
+        "Pages in flight are used too soon: read before they arrive, overwritten before they are sent, or unordered.",
         "run, by vector clocks: found in any order, whether it was too soon or not.",
         (
             broken(
@@ -483,7 +486,7 @@ BEHAVIOURS: Sequence[Behaviour] = (
                 "popped without a barrier", "overwritten-in-flight", hazards.elementwise, drops(WRITER, cores.BarrierOp)
             ),
             broken("ended without a barrier", "transfer-not-awaited", hazards.one_tile, drops(WRITER, cores.BarrierOp)),
-            broken("told by a third core", "read-before-arrival", lambda: hazards.relayed(True)),
+            broken("signalled by a third core", "read-before-arrival", lambda: hazards.relayed(True)),
             broken(
                 "read while another core writes it",
                 "array-race",
@@ -512,12 +515,12 @@ BEHAVIOURS: Sequence[Behaviour] = (
     ),
     Behaviour(
         26,
-        "What is beyond the edge of an array shows in a result.",
+        "Elements beyond the edge of an array affect a result.",
         "run: arrays have NaN, or the number furthest from 0, there; `depends_on_padding` of the tests tries others.",
         (
             on_padding("a sum over the edge", lambda: programs.row_sums(2, padding=5), (32, 59)),
             on_padding(
-                "a product without its padding",
+                "a matmul without its padding",
                 broken_by(compiled_product, without_padding),
                 (40, 50),
                 (50, 33),
@@ -617,7 +620,7 @@ BEHAVIOURS: Sequence[Behaviour] = (
     Behaviour(
         31,
         "A reduction is divided over cores, and its parts are not put together.",
-        "run: two cores write one place; results.",
+        "run: two cores write one element; results.",
         (
             broken("two cores that write their part", "array-race", halves),
             with_other_result(
@@ -701,14 +704,14 @@ BEHAVIOURS: Sequence[Behaviour] = (
 
 # ---- the page -------------------------------------------------------------------------------------------------------
 
-HEAD = """# What is checked in programs for a grid of cores
+HEAD = """# Checks of programs for a grid of cores
 
 A program of the `cores` dialect can be wrong in these ways. The list is that of tt-mlir's dialect of data movement,
 from its issues and checks. *Verifier*: the dialect refuses the operation. *Proof*: `check_program` finds it before each
-run, without one. *Run*: the simulator finds it, in any order of what happens at once. A mistake has a kind, which is in
-the error's text and in its `kind`; the second table says what each kind means. Each program that is named is broken so,
-and a test sees that it is caught: they are in `tests/cores/behaviours.py`, which this page is made from. Beside these,
-`python -m tests.cores.mutants` plants mistakes by rule in programs that are right.
+run, without one. *Run*: the simulator finds it, in any order of what happens at once. A hazard has a kind, which is in
+the error's text and in its `kind`; the second table defines the kinds. Each program that is named is broken so,
+and a test sees that it is caught: they are in `tests/cores/behaviours.py`, which this page is made from. In addition,
+`python -m tests.cores.mutants` makes mutants of correct programs by rule.
 
 | # | what goes wrong | where it is checked | kinds | programs that are caught |
 |---|---|---|---|---|

@@ -66,10 +66,10 @@ def test_an_explanation_says_what_limits_a_kernel() -> None:
     program = compiled("matmul 512")
     text, (report,) = program.explain(), program.reports
     assert report.cost is not None
-    assert "one core of each row fetches pages" in text
+    assert "one core of each row multicasts pages" in text
     assert f"contract_0 on {report.rows} x {report.columns} cores: {report.run.cycles:.0f} cycles simulated" in text
     assert f"{report.cost.roofline_cycles:.0f} are the least that the banks of DRAM allow" in text
-    assert "limited by what brings the pages" in text
+    assert "limited by the reader" in text
     assert f"states of units set {report.configures} times, {report.fewest_configures} are the least" in text
     assert f"{report.queue_bytes} of 1393312 bytes of a core's memory" in text
     assert program_of(chain, types((0, 32), (0, 32))).explain() == ""

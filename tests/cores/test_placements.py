@@ -210,7 +210,7 @@ def test_queues_are_below_arrays() -> None:
     assert "arrays_begin_bytes = 974848" in text
     assert 1499136 - 2 * 64 * 4096 == 974848
     full = tw.jit(lambda x: -x).lower(tw.ShapeDtype((4096, 2656), tw.f32))
-    with pytest.raises(ResourceExhausted, match="beside"):
+    with pytest.raises(ResourceExhausted, match="next to"):
         full.compile(target="grid", storage={"x": "l1", "return": "l1"})
 
 

@@ -237,7 +237,7 @@ def test_explain_has_the_plan() -> None:
     assert "relayout_0: moved from dram to row-major (copy (16384 bytes in runs of 16 elements)" in text
     assert "tilizes" in text
     assert "untilizes" in text
-    assert "input 0: stored as bf16 row-major (asked for)" in text
+    assert "input 0: stored as bf16 row-major (requested)" in text
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -282,8 +282,8 @@ def test_what_is_asked_for_is_read() -> None:
     ("text", "says"),
     [
         ("bfp8 row-major", "numbers of bfp8 share exponents within device tiles, and are not stored by rows"),
-        ("l1 row-major", "arrays by rows are in DRAM only"),
-        ("bf16 l1 height on 2x2 row-major", "arrays by rows are in DRAM only"),
+        ("l1 row-major", "row-major arrays are in DRAM only"),
+        ("bf16 l1 height on 2x2 row-major", "row-major arrays are in DRAM only"),
         ("row-major bf16", "no storage of an array on a grid of cores at `row-major bf16`"),
         ("row-mayor", "no storage of an array on a grid of cores at `row-mayor`"),
     ],

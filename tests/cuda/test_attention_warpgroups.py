@@ -217,9 +217,9 @@ def stored(*names: str) -> str:
     return "".join(f"  tile.store(%{name}, %out) {{map = affine_map<(d0, d1) -> (d0, d1)>}}\n" for name in names)
 
 
-LATE = "a product's result is used first when its window's stage has to be empty"
+LATE = "the result of a matmul is first used after the stage of its window must be free"
 REFUSED = {
-    "unused": (Chain(behind=product_of("%z", "u", 0, "%w", "%sum")), "nothing uses what a product gives"),
+    "unused": (Chain(behind=product_of("%z", "u", 0, "%w", "%sum")), "the result of a matmul is unused"),
     "used behind the loop": (Chain(ahead=product_of("%y", "u", 0, "%a", "%zero"), behind=stored("u")), LATE),
     "begun too early": (
         Chain(
@@ -234,17 +234,17 @@ REFUSED = {
         Chain(
             behind=product_of("%z", "u", 0, "%w", "%last") + product_of("%z", "v", 16, "%w", "%u") + stored("u", "v")
         ),
-        "behind the loop 3 windows share 2 stages",
+        "after the loop 3 windows share 2 stages",
     ),
-    "computed": (Chain(on_the_way=NEGATED), "`map` stands between the window of the right operand and the product"),
-    "another array": (Chain(source_behind="%x"), "a product beside the loop reads an array that those in it do not"),
+    "computed": (Chain(on_the_way=NEGATED), "`map` stands between the window of the right operand and the matmul"),
+    "another array": (Chain(source_behind="%x"), "a matmul outside the loop reads an array that the loop does not"),
     "too far": (
         Chain(end=", end = affine_map<()[s0] -> (s0 * 3)>"),
-        "how many trips the loop has is not its end in all blocks",
+        "the trip count of the loop differs between blocks",
     ),
     "divided": (
         Chain(end=", end = affine_map<()[s0] -> (s0 floordiv 2)>"),
-        "how many trips the loop has is not known when a block begins",
+        "the trip count of the loop is not known at block start",
     ),
 }
 
@@ -348,7 +348,7 @@ def test_masks_in_steps_of_128_keys(by_128_keys: Callable[..., CudaProgram]) -> 
 def test_registers_of_those_that_copy_go_to_those_that_multiply(by_128_keys: Callable[..., CudaProgram]) -> None:
     program, arrays = many_registers(by_128_keys)
     (said,) = remarks(program, ScheduledShareRegistersPass)
-    assert said.startswith("threads that multiply have 240 registers: products take 160")
+    assert said.startswith("MMA warpgroups have 240 registers a thread: matmuls need 160")
     assert [int(op.count.value.data) for op in ops_of(program, scheduled.SetRegistersOp)] == [24, 240]
     check(program, arrays, expected(*arrays, False))
 

@@ -58,7 +58,7 @@ def test_products_agree_with_numpy(always: None, name: str, chip: str) -> None:
     case = CASES[name]
     x, w = case.arrays(tw.bf16)
     program = compiled(case, chip, x, w)
-    assert said(program) == ["a product of rows of positions"]
+    assert said(program) == ["a matmul over rows of positions"]
     case.check(emulated(program, [x, w])[0], x, w)
     if chip == "sm_90a":
         case.check(by_definition(program.unit, [x, w])[0], x, w)
@@ -143,7 +143,7 @@ def test_the_quicker_way_is_taken(size: tuple[int, int, int], is_product: bool) 
     channels, side, outputs = size
     case = Case(channels, outputs, (side, side), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1))
     x, w = (tw.ShapeDtype(shape, tw.bf16) for shape in ((8, channels, side, side), (outputs, channels, 3, 3)))
-    decision = "a product of rows of positions" if is_product else "row by row"
+    decision = "a matmul over rows of positions" if is_product else "row by row"
     program = built(tw.jit(case.program).lower(x, w), "cuda:sm_90a")
     assert said(program) == [decision]
 
@@ -155,6 +155,6 @@ def test_operands_of_8_bits(always: None, types: str) -> None:
     rng = np.random.default_rng(0)
     x, w = (rng.integers(-3, 4, shape).astype(dtype.numpy) for shape in ((2, 64, 6, 9), (64, 64, 3, 3)))
     program = compiled(case, "sm_90a", x, w)
-    assert said(program) == ["a product of rows of positions"]
+    assert said(program) == ["a matmul over rows of positions"]
     got = emulated(program, [x, w])[0]
     np.testing.assert_array_equal(got, case.exact(x, w).astype(got.dtype))

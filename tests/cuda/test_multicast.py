@@ -37,7 +37,7 @@ from tilewright.targets.cuda.target import CudaProgram
 
 def check_pairs(program: CudaProgram) -> None:
     (said,) = remarks(program, ScheduledMulticastCopiesPass)
-    assert said.startswith("pairs of blocks share "), said
+    assert said.startswith("pairs of blocks multicast "), said
     assert [code.cluster for code in program.kernels.values()] == [2]
     assert all(".reqnctapercluster 2, 1, 1" in text for text in program.ptx.values())
 
@@ -205,14 +205,14 @@ def test_an_odd_number_of_tiles_is_no_pairs(by_warpgroups: Make, small: Small) -
     small(100)
     a, b, _ = operands("nn", "f16", 136, 88, 136)
     program = by_warpgroups((64, 32, 64, 1, 2), product("nn", "f16"), a, b)
-    assert remarks(program, ScheduledMulticastCopiesPass) == ["each block copies for itself: 9 blocks are no pairs"]
+    assert remarks(program, ScheduledMulticastCopiesPass) == ["no multicast: 9 blocks are no pairs"]
 
 
 def test_an_odd_number_of_multiprocessors_is_no_pairs(by_warpgroups: Make, small: Small) -> None:
     small(3)
     a, b, exact = operands("nn", "f16", 200, 120, 136)
     program = by_warpgroups((64, 32, 64, 1, 2), product("nn", "f16"), a, b)
-    assert remarks(program, ScheduledMulticastCopiesPass) == ["each block copies for itself: 3 blocks are no pairs"]
+    assert remarks(program, ScheduledMulticastCopiesPass) == ["no multicast: 3 blocks are no pairs"]
     check_result(program, (a, b), exact)
 
 

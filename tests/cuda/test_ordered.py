@@ -70,7 +70,7 @@ def test_products_of_floats_are_refused() -> None:
     p = Program()
     x = p.array(70)
     p.outputs = p.add("scan", [x], fn="multiply", axis=0, reverse=False)
-    with pytest.raises(UnsupportedOnTargetError, match="scans of products of floats"):
+    with pytest.raises(UnsupportedOnTargetError, match="cumulative products of floats"):
         compiled_for(p, "sm_90a")
 
 

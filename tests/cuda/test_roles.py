@@ -174,7 +174,7 @@ OUT_OF_ORDER = {
     "an accumulator under way": (
         MADE + role(COPIES) + AWAIT + ZERO + PRODUCT + STORE.replace("%sum", "%going") + DONE,
         RaceError,
-        r"`tile\.store` uses `scheduled\.mma`, which nobody waited for",
+        r"`tile\.store` uses `scheduled\.mma`, which has not been waited for",
     ),
     "registers that others go on with": (
         MADE
@@ -185,7 +185,7 @@ OUT_OF_ORDER = {
         + DONE
         + PRODUCT.replace("%going", "%more").replace("zero", "going"),
         RaceError,
-        r"`scheduled\.mma` uses `scheduled\.mma`, with whose registers `scheduled\.mma_wait` goes on",
+        r"`scheduled\.mma` uses `scheduled\.mma`, whose registers `scheduled\.mma_wait` accumulates into",
     ),
     "a product at the end": (
         MADE + role(COPIES) + AWAIT + ZERO + PRODUCT,
@@ -226,12 +226,12 @@ OUT_OF_ORDER = {
     "too many bytes": (
         MADE + role(EXPECT.replace(str(BYTES), str(BYTES // 4)) + COPY_A + COPY_B) + AWAIT + REST,
         PhaseError,
-        r"`scheduled\.tensor_copy` in role copies brings 2048 bytes to barrier 0 of `full`",
+        r"`scheduled\.tensor_copy` in role copies copies 2048 bytes to barrier 0 of `full`",
     ),
     "a copy that nobody expects": (
         MADE + role(COPY_A + EXPECT + COPY_B) + AWAIT + REST,
         PhaseError,
-        r"brings 2048 bytes to barrier 0 of `full`",
+        r"copies 2048 bytes to barrier 0 of `full`",
     ),
     "one arrival too many": (
         MADE.replace("arrivals = 1", "arrivals = 2") + role(ARRIVE + ARRIVE + ARRIVE) + AWAIT,
@@ -256,7 +256,8 @@ OUT_OF_ORDER = {
     "a phase that may pass twice": (
         MADE + role(AWAIT) + ARRIVE + ARRIVE,
         PhaseError,
-        r"nobody waited for the one before|`scheduled\.await` in role copies may still wait|sees only its last bit",
+        r"no thread waited for the phase before it|`scheduled\.await` in role copies may still wait|sees only "
+        r"its last bit",
     ),
     "a barrier of a role": (
         MADE + role(BARRIER),
@@ -288,7 +289,7 @@ OUT_OF_ORDER = {
             f"alloc() : {BUFFER}", f"alloc() {{offset_bytes = 0 : index}} : {BUFFER}"
         ),
         HazardError,
-        r"`scheduled\.alloc` from byte 0 lies where `scheduled\.mbarrier` is, from 1024",
+        r"`scheduled\.alloc` from byte 0 overlaps `scheduled\.mbarrier`, from 1024",
     ),
     "a copy of warps that a role does not wait for": (
         MADE

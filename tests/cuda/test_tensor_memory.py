@@ -195,7 +195,7 @@ def test_sums_that_begin_with_something_are_not_added_there() -> None:
     unit.machine = load("sm_100a")
     TileMultiplyInTensorMemoryPass().apply(unit)
     (said,) = unit.remarks
-    assert "the sum begins with something else than zeros" in str(said)
+    assert "the accumulator does not start at zero" in str(said)
 
 
 # ---- that each synchronisation is needed ----------------------------------------------------------------------------

@@ -155,7 +155,7 @@ OUT_OF_ORDER = {
     "never committed": (
         MADE + ALL + both(AWAIT_FULL + PRODUCT) + TAKEN + GIVEN_BACK,
         (RaceError, DeadlockError),
-        r"nothing waits for `scheduled\.tensor_mma` in role multiplies|nobody can go on",
+        r"nothing waits for `scheduled\.tensor_mma` in role multiplies|deadlock: no thread",
     ),
     "committed twice": (
         MADE + ALL + both(MULTIPLIES + COMMIT) + TAKEN + GIVEN_BACK,

@@ -24,7 +24,7 @@ SMALL, TWO_GROUPS = (64, 32, 64, 1, 2), (128, 64, 64, 2, 2)
 def test_what_is_beyond_the_array_is_left_out(by_warpgroups: Make, shape: tuple[int, ...]) -> None:
     a, b, exact = operands("nt", "bf16", 136, 72, 136)
     program = by_warpgroups(shape, product("nt", "bf16"), a, b)
-    assert remarks(program, ScheduledStoreTensorsPass)[0].startswith("stored by the machine")
+    assert remarks(program, ScheduledStoreTensorsPass)[0].startswith("stored by TMA")
     assert len(ops_of(program, asynchronous.TensorStoreOp)) == 1
     assert not any("st.global" in text for text in program.ptx.values())
     got, counts = executed(program, (a, b))

@@ -32,7 +32,7 @@ Small = Callable[..., None]
 
 
 def check_loops(program: CudaProgram, blocks: int, tiles: int) -> None:
-    assert remarks(program, ScheduledLoopOverTilesPass)[0].startswith(f"{blocks} blocks do {tiles} tiles: ")
+    assert remarks(program, ScheduledLoopOverTilesPass)[0].startswith(f"{blocks} persistent blocks for {tiles} tiles: ")
     assert [code.blocks for code in program.kernels.values()] == [blocks]
 
 
@@ -80,7 +80,7 @@ def test_a_cache_with_room_leaves_the_grid(small: Small) -> None:
     program = built(tw.jit(lambda x, y: x @ y).lower(a, b), "cuda:sm_80")
     assert ops_of(program, tile_order.PointOp) == []
     (said,) = remarks(program, ScheduledOrderTilesPass)
-    assert said.startswith("tiles row by row: l2 has room for all panels")
+    assert said.startswith("row-major tile order: l2 has room for all panels")
 
 
 def test_explain_says_groups_and_bytes(small: Small) -> None:
@@ -88,7 +88,7 @@ def test_explain_says_groups_and_bytes(small: Small) -> None:
     a, b, _ = operands("nn", "f16", 256, 512, 64)
     program = built(tw.jit(lambda x, y: x @ y).lower(a, b), "cuda:sm_80")
     assert re.search(
-        r"tiles in groups of \d (rows|columns) \(4 blocks at a time read \d+ bytes from dram, row by row \d+\)",
+        r"tiles in groups of \d (rows|columns) \(4 blocks at a time read \d+ bytes from dram, row-major \d+\)",
         program.explain(),
     )
 
@@ -205,7 +205,7 @@ def test_why_a_block_does_one_tile(by_warpgroups: Make, small: Small, cores: int
     a, b, _ = operands("nn", "bf16", 136, 48, 72)
     program = by_warpgroups((64, 16, 32, 1, 2), product("nn", "bf16"), a, b)
     (said,) = remarks(program, ScheduledLoopOverTilesPass)
-    assert said.startswith("a block for each tile: ")
+    assert said.startswith("not persistent: ")
     assert reason in said
 
 

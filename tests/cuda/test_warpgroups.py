@@ -197,7 +197,7 @@ def test_what_a_warp_does_not_copy_is_right_and_says_why(by_warpgroups: Make, na
     a, b = (numbers(shape, "f16", seed) for seed, shape in enumerate(shapes))
     program = by_warpgroups(SMALL, function, a, b)
     (said,) = remarks(program, ScheduledSpecializeWarpsPass)
-    assert said.startswith("no warp that copies")
+    assert said.startswith("not warp-specialized")
     assert reason in said
     assert ops_of(program, scheduled.RoleOp) == []
     copied = remarks(program, ScheduledPipelineCopiesPass)[0]
@@ -233,7 +233,7 @@ def test_operands_that_are_computed_pass_through_registers(negated: bool) -> Non
     unit = given.unit()
     (kernel,) = unit.kernels()
     reasons = "; ".join(str(remark) for remark in unit.remarks)
-    assert ("`map` stands between the window of the left operand and the product" in reasons) == negated
+    assert ("`map` stands between the window of the left operand and the matmul" in reasons) == negated
     assert any(isinstance(op, scheduled.RoleOp) for op in kernel.walk()) != negated
     exact = -given.exact() if negated else given.exact()
     np.testing.assert_array_equal(emulated_unit(unit, given)[0], exact)

@@ -255,7 +255,7 @@ def test_copies_ahead_by_all_threads_take_loads_out_of_their_zone(tmp_path: Path
         program = compiled(product, a, b, np.empty((ROWS, ROWS), np.float16), target="cuda:sm_80")
     assert records_in(program) == [(label, "computes") for label in ("steps", "multiply", "store")]
     first, second = remarks_of(program)
-    assert first == "zone `load` of `computes` is empty (its copies are made ahead)"
+    assert first == "zone `load` of `computes` is empty (the copies are pipelined ahead)"
     assert second == "`computes` records `steps`, `multiply`, `store` (room for 8 edges of zones a block)"
 
 

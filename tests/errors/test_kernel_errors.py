@@ -87,7 +87,7 @@ CASES = [
     ("while True: pass", UnsupportedSyntaxError, "`while`", "while True: pass", "range"),
     ("try: pass\nexcept ValueError: pass", UnsupportedSyntaxError, "`try`", "try: pass", "tw.assert_"),
     ("with open('f'): pass", UnsupportedSyntaxError, "`with` for anything but", "open('f')", "leave it out"),
-    ("with tw.zone('a') as b: pass", UnsupportedSyntaxError, "`as` behind a zone", "b", "leave it out"),
+    ("with tw.zone('a') as b: pass", UnsupportedSyntaxError, "`as` after a zone", "b", "leave it out"),
     ("with tw.zone(n): pass", ArgumentError, "a text that is written out", "n", 'tw.zone("load")'),
     ("with tw.zone(' '): pass", ArgumentError, "a text that is written out", "' '", 'tw.zone("load")'),
     ("with tw.zone(): pass", ArgumentError, "a text that is written out", "tw.zone()", 'tw.zone("load")'),
@@ -224,7 +224,7 @@ CASES = [
     # indices
     ("z = x[i, 16]", OutOfBoundsError, "index 16 is outside axis 1 of `x`, which has size 16", "x[i, 16]", "0 to 15"),
     ("z = x[i, -17]", OutOfBoundsError, "index -17 is outside axis 1", "x[i, -17]", "0 to 15"),
-    ("z = x[20:24, 0]", OutOfBoundsError, "lies outside", "x[20:24, 0]", "move"),
+    ("z = x[20:24, 0]", OutOfBoundsError, "is out of bounds", "x[20:24, 0]", "move"),
     ("z = x[i][9]", OutOfBoundsError, "index 9 is outside axis 0 of a tile", "x[i][9]", "0 to 3"),
     ("z = x[i][:, 3:20]", OutOfBoundsError, "does not fit axis 1 of a tile", "x[i][:, 3:20]", "inside"),
     ("z = x[i, 0, 0]", IndexError_, "`x` has 2 axes, but the index has 3", "x[i, 0, 0]", "extra"),
@@ -277,7 +277,7 @@ CASES = [
         )
     ),
     *(
-        (body, UnknownNameError, "`t` has no value behind the loop over `t`, which runs in order", "t", "before it")
+        (body, UnknownNameError, "`t` has no value after the loop over `t`, which runs in order", "t", "before it")
         for body in (
             "for t in range(20): z = x[i]\ny[i] = x[i] + t",
             "t = 3\nfor t in range(20): z = x[i]\ny[i] = x[i] + t",

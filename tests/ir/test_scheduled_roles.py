@@ -55,7 +55,7 @@ BROKEN = [
     ("tensor<64x48xf16>", "tensor<64x48xbf16>", "of the array's type"),
     ("trip = affine_map<()[s0] -> (s0 - 1)>", "trip = affine_map<() -> (1)>", "one number of 1 symbols"),
     ("pending = 0 : index} : tensor<64x64xf32>", "pending = 0 : index} : tensor<64x32xf32>", "not where"),
-    ("pending = 0", "pending = -1", "fewer than no products are pending"),
+    ("pending = 0", "pending = -1", "a negative number of pending MMAs"),
 ]
 
 

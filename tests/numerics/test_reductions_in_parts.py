@@ -89,7 +89,7 @@ def test_every_decision_has_a_reason() -> None:
         text = tw.jit(function).lower(x).compile("cpu").explain()
         return "\n".join(line for line in text.splitlines() if line.startswith("array-"))
 
-    assert "16 parts (few results of long sums)" in decisions(lambda x: tw.sum(x), np.zeros(N, np.float32))
+    assert "16 parts (long sums with few results)" in decisions(lambda x: tw.sum(x), np.zeros(N, np.float32))
     rows = decisions(lambda x: tw.sum(x, axis=1), np.zeros((16, N), np.float32))
     assert "as a whole (16 results are work for many threads)" in rows
     both = decisions(lambda x: (x + 1.0, tw.sum(x + 1.0)), np.zeros(N, np.float32))

@@ -124,7 +124,7 @@ def test_results_keep_their_shapes_and_values(make: Make) -> None:
 
 def test_the_remark_says_what_became_of_the_shape() -> None:
     unit = run_through(with_bias, ArrayCollapseDimsPass)
-    assert remarks(unit, ArrayCollapseDimsPass.name) == [("8x3x5 as 24x5", "dimensions alike")]
+    assert remarks(unit, ArrayCollapseDimsPass.name) == [("8x3x5 as 24x5", "dimensions with the same accesses")]
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -26,7 +26,7 @@ def test_bias_and_activation_join_the_product() -> None:
         unit,
         """
         CHECK: func.func
-        CHECK-NEXT: array.fused(%0, %1, %2) {kind = "contract", why = "product with epilogue add sigmoid multiply"}
+        CHECK-NEXT: array.fused(%0, %1, %2) {kind = "contract", why = "matmul with epilogue add sigmoid multiply"}
         CHECK: [[Y:%[0-9]+]] = array.contract
         CHECK-NEXT: [[B:%[0-9]+]] = array.broadcast
         CHECK-NEXT: [[Z:%[0-9]+]] = array.map([[Y]], [[B]]) {fn = "add"}
@@ -46,7 +46,7 @@ def test_index_maps_of_operands_join_and_what_computes_them_does_not() -> None:
         run_through(program, ArrayFuseContractPass),
         """
         CHECK: [[X:%[0-9]+]] = array.map(%0) {fn = "exp"}
-        CHECK-NEXT: array.fused(%1, [[X]]) {kind = "contract", why = "product alone"}
+        CHECK-NEXT: array.fused(%1, [[X]]) {kind = "contract", why = "no epilogue"}
         CHECK-NEXT: ^
         CHECK-NEXT: array.transpose
         CHECK-NEXT: array.contract
@@ -66,7 +66,7 @@ def test_a_convolution_takes_its_activation() -> None:
     expect(
         run_through(program, ArrayFuseContractPass),
         """
-        CHECK: array.fused(%0, %1) {kind = "convolve", why = "product with epilogue maximum"}
+        CHECK: array.fused(%0, %1) {kind = "convolve", why = "matmul with epilogue maximum"}
         CHECK: array.convolve
         CHECK: {fn = "maximum"}
         CHECK: array.yield
@@ -82,7 +82,7 @@ def test_several_users_share_the_group_and_each_result_leaves_it() -> None:
     expect(
         run_through(program, ArrayFuseContractPass),
         """
-        CHECK: %2, %3, %4 = array.fused(%0, %1) {kind = "contract", why = "product with epilogue exp negative"}
+        CHECK: %2, %3, %4 = array.fused(%0, %1) {kind = "contract", why = "matmul with epilogue exp negative"}
         CHECK: [[Y:%[0-9]+]] = array.contract
         CHECK: [[E:%[0-9]+]] = array.map([[Y]]) {fn = "exp"}
         CHECK: [[N:%[0-9]+]] = array.map([[Y]]) {fn = "negative"}
@@ -99,8 +99,8 @@ def test_the_sum_of_two_products_belongs_to_the_first() -> None:
     expect(
         run_through(program, ArrayFuseContractPass),
         """
-        CHECK: [[SECOND:%[0-9]+]] = array.fused(%2, %3) {kind = "contract", why = "product alone"}
-        CHECK: array.fused(%0, %1, [[SECOND]]) {kind = "contract", why = "product with epilogue add"}
+        CHECK: [[SECOND:%[0-9]+]] = array.fused(%2, %3) {kind = "contract", why = "no epilogue"}
+        CHECK: array.fused(%0, %1, [[SECOND]]) {kind = "contract", why = "matmul with epilogue add"}
         """,
     )
 
@@ -148,11 +148,11 @@ def less_its_row_maximum(p: Program) -> list[Value]:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (read_transposed, "it reads the product at other coordinates"),
-        (less_its_row_maximum, "an operand depends on the product another way"),
+        (read_transposed, "reads the matmul at other coordinates"),
+        (less_its_row_maximum, "another operand depends on the matmul too"),
     ],
 )
 def test_what_needs_the_whole_product_stays_outside_and_says_why(make: Make, reason: str) -> None:
     unit = run_through(make, ArrayFuseContractPass)
-    expect(unit, 'CHECK: why = "product alone"\nCHECK: array.yield\nCHECK: array.map')
-    assert remarks(unit, NAME) == [("not in epilogue", reason), ("group", "product alone")]
+    expect(unit, 'CHECK: why = "no epilogue"\nCHECK: array.yield\nCHECK: array.map')
+    assert remarks(unit, NAME) == [("not in epilogue", reason), ("group", "no epilogue")]

@@ -109,12 +109,12 @@ def results_of_two_shapes(p: Program) -> list[Value]:
     ("make", "reason"),
     [
         (both_ways, "exp would be computed more than once"),
-        (two_reductions, "they reduce different shapes or axes"),
+        (two_reductions, "reductions of different shapes or axes"),
         (dear_and_repeated, "exp would be repeated for every element that reads it"),
         (dear_and_gathered, "exp would be repeated for every element that reads it"),
         (reversed_maximum, "a reduction would be read at shifted coordinates"),
         (sorted_beside, "another path between them leaves the group"),
-        (results_of_two_shapes, "their results have different shapes"),
+        (results_of_two_shapes, "results of different shapes"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -93,7 +93,7 @@ def test_reasons_of_a_product(matmul: dict[str, Any]) -> None:
     assert kinds == {"%6": "stored", "%8": "product", "%9": "loaded", "%11": "product"}
     (atom,) = {p.atom for p in found.products}
     result = reasons["acc", "%11"]
-    assert result.text == f"the result of the product by `{atom}`"
+    assert result.text == f"the result of the matmul by `{atom}`"
     assert result.location is not None
     assert result.location.line == 17
     assert found.uniform == ("%5 acc = full", "%10 = load, read from its array, packed as a whole")
@@ -170,7 +170,7 @@ def test_the_text_fits_and_says_it_all(file: str, name: str, machine: str) -> No
         (title,) = [line for line in lines if line.startswith(f"  {tile.label} ")]
         assert title.endswith(time_text(tile.seconds) if tile.seconds else "free")
     for each in found.products:
-        assert f"product {each.label} by `{each.atom}`" in unwrapped
+        assert f"matmul {each.label} by `{each.atom}`" in unwrapped
     used = {tile.location.line for tile in found.tiles if tile.location is not None}
     shown = [int(line.split(":")[1].split()[0]) for line in lines if line.startswith(f"{file}.py:")]
     assert set(shown) == used

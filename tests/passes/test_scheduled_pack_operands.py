@@ -18,8 +18,8 @@ from tilewright.pipelines import compile_module
 from tilewright.primitives import ArrayType
 
 AT_COMPILE_TIME = ("packed at compile time", "a captured array")
-AT_RUN_TIME = ("packed by all threads", "known at run time only")
-KEPT = ("kept by the first rows", "others read it again")
+AT_RUN_TIME = ("packed by all threads", "an operand known at run time only")
+KEPT = ("kept by the first rows", "other rows read it again")
 WEIGHTS = np.random.default_rng(3).standard_normal((4, 44)).astype(np.float32)
 
 

@@ -1,4 +1,4 @@
-"""What `import tilewright as tw` gives. A name here is public; everything else may change."""
+"""The namespace of `import tilewright as tw`. A name here is public; everything else may change."""
 
 from __future__ import annotations
 

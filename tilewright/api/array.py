@@ -119,7 +119,7 @@ class Array:
         return tilewright
 
     def to_device(self, device: None, /, *, stream: None = None) -> Array:
-        """The same array: where a program runs is chosen when it is compiled."""
+        """Return the array itself: the device of a program is chosen when it is compiled."""
         if device is not None or stream is not None:
             raise located(ArgumentError("a traced array has no device", help='choose one with `tw.jit(target="...")`'))
         return self

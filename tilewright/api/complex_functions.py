@@ -108,13 +108,13 @@ def conjugate(x: ComplexArray) -> ComplexArray:
 
 
 def multiply(x: ComplexArray, y: ComplexArray) -> ComplexArray:
-    """The product."""
+    """Multiply, elementwise."""
     a, b, c, d = x.real, x.imag, y.real, y.imag
     return ComplexArray(a * c - b * d, a * d + b * c)
 
 
 def square(x: ComplexArray) -> ComplexArray:
-    """The product with itself."""
+    """Square, elementwise."""
     return multiply(x, x)
 
 

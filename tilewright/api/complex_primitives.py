@@ -1,7 +1,7 @@
 """Array primitives on complex arrays, as primitives on their real and imaginary parts.
 
-What moves elements, and sums of them, apply to both parts. Products of arrays (`contract`, `convolve`) are four real
-ones, so that each part is as exact as a real product: three would cancel. Products along an axis combine halves.
+Data movement and sums apply to both parts. A contraction or convolution is four real ones, so that each part is as
+exact as a real one: three would cancel. Products along an axis combine halves.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def _product(x: ComplexArray, axes: Sequence[int]) -> Array:
 
 
 def _running_product(x: ComplexArray, axis: int, reverse: bool) -> Array:
-    """The products so far along an axis, over 1, 2, 4, ... elements (Hillis and Steele, 1986)."""
+    """Inclusive scan by multiplication along an axis, over 1, 2, 4, ... elements (Hillis and Steele, 1986)."""
     made: Array = lifting.emit("reverse", x, axes=(axis,)) if reverse else x
     size, reach = x.shape[axis], 1
     while reach < size:

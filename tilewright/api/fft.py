@@ -1,7 +1,7 @@
 """`tw.fft`: discrete Fourier transforms, as the Array API defines them.
 
 Real arrays are taken where complex ones are; integers become f32. Numbers of f64 transform in f64, others in f32.
-`norm` says which of the transforms is divided by the number of elements: the inverse ("backward", the default), the
+`norm` selects which of the transforms is divided by the number of elements: the inverse ("backward", the default), the
 forward one ("forward"), or each by its square root ("ortho").
 """
 
@@ -108,7 +108,7 @@ def _along(x: ArrayLike, n: int | None, axis: int, norm: Any, what: str, *, inve
 
 
 def fft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Array:
-    """The transform along an axis, of which the first `n` elements are taken, or zeros added behind.
+    """The transform along an axis, of which the first `n` elements are taken, or zeros appended.
 
     Raises:
         ShapeError: there is no element to transform.
@@ -232,7 +232,7 @@ def rfftn(
 def irfftn(
     x: ArrayLike, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
 ) -> Array:
-    """The inverse of `rfftn`; the length of its last axis is 2 * (m - 1) of m unless `s` says it.
+    """The inverse of `rfftn`; the length of its last axis is 2 * (m - 1) of m unless `s` gives it.
 
     Raises:
         ShapeError, ArgumentError: as of `fftn`.

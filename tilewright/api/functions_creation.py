@@ -51,12 +51,12 @@ def full(shape: Any, fill_value: ArrayLike, *, dtype: Any = None, device: None =
 
 
 def zeros(shape: Any, *, dtype: Any = None, device: None = None) -> Array:
-    """An array of zeros, f32 unless `dtype` says otherwise."""
+    """An array of zeros, of `dtype` (default f32)."""
     return full(shape, 0, dtype=dtype or dtypes.f32, device=device)
 
 
 def ones(shape: Any, *, dtype: Any = None, device: None = None) -> Array:
-    """An array of ones, f32 unless `dtype` says otherwise."""
+    """An array of ones, of `dtype` (default f32)."""
     return full(shape, 1, dtype=dtype or dtypes.f32, device=device)
 
 

@@ -1,7 +1,7 @@
-"""Systems of equations and factorisations of matrices: the last two axes, the leading ones being a batch.
+"""Linear systems and matrix factorisations over the last two axes; leading axes are batch axes.
 
-They call LAPACK on the CPU (`tilewright.routines`), in f32 or f64. Where NumPy raises `LinAlgError`, such as for the
-inverse of a singular matrix, a program raises `LinearAlgebraError`, which is one.
+They call LAPACK on the CPU (`tilewright.routines`), in f32 or f64. A program raises `LinearAlgebraError`, a subclass of
+NumPy's `LinAlgError`, in the same cases as NumPy, such as for the inverse of a singular matrix.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def _parity(pivots: Array, like: Array) -> Array:
 
 
 def matrix_power(x: ArrayLike, n: int, /) -> Array:
-    """The product of `n` equal matrices; of their inverses when `n` is negative.
+    """The n-th power of a square matrix; of its inverse when `n` is negative.
 
     Raises:
         ShapeError: the matrices are not square.
@@ -220,7 +220,8 @@ def qr(x: ArrayLike, /, *, mode: str = "reduced") -> QRResult:
 
 
 def householder_product(packed: Array, tau: Array, columns: int) -> Array:
-    """The first columns of the product of reflectors that lie below the diagonal, one for each element of `tau`."""
+    """The first columns of the matrix Q of Householder reflectors stored below the diagonal, one for each element of
+    `tau`."""
     *batch, rows, own = packed.shape
     vectors = packed[..., : min(own, columns)]
     if columns > own:

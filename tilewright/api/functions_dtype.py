@@ -35,7 +35,7 @@ _KINDS: dict[str, tuple[DType, ...]] = {
 
 @dataclass(frozen=True)
 class FloatLimits:
-    """What a float type holds. `smallest_normal` and `eps` are positive."""
+    """Limits of a float type. `smallest_normal` and `eps` are positive."""
 
     bits: int
     eps: float
@@ -47,7 +47,7 @@ class FloatLimits:
 
 @dataclass(frozen=True)
 class IntegerLimits:
-    """What an integer type holds."""
+    """Limits of an integer type."""
 
     bits: int
     max: int

@@ -74,7 +74,7 @@ def copysign(x1: ArrayLike, x2: ArrayLike, /) -> Array:
 
 
 def pow(x1: ArrayLike, x2: ArrayLike, /) -> Array:
-    """`x1 ** x2`. Exponents that are small Python numbers become products and roots."""
+    """`x1 ** x2`. Exponents that are small Python numbers become multiplications and roots."""
     exponent = x2 if is_scalar(x2) and not isinstance(x2, complex) else None
     if isinstance(x1, Array) and exponent is not None and (power := _SMALL_POWERS.get(exponent)) is not None:
         whole = isinstance(x2, int) and x2 > 0

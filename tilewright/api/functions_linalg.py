@@ -1,4 +1,4 @@
-"""Products of arrays: matrix products and general contractions.
+"""Matmuls and general contractions.
 
 Axes are named by labels. Two operands are joined by one `contract` with its operands as they are: a batch axis that
 only one operand has, or that is 1 in the other, becomes a free axis, so nothing is repeated in memory.
@@ -100,7 +100,7 @@ def _aligned(x: Array, labels: Labels, result: Labels) -> Array:
 
 
 def _numeric(name: str, x1: ArrayLike, x2: ArrayLike) -> tuple[Array, Array, DType]:
-    """Operands as products take them, and the type that they promote to."""
+    """Convert operands of a contraction, and give the type that they promote to."""
     a, b = lifting.as_operand(x1), lifting.as_operand(x2)
     kind = lifting.result_dtype([a, b])
     if kind.is_bool:
@@ -115,18 +115,18 @@ def _numeric(name: str, x1: ArrayLike, x2: ArrayLike) -> tuple[Array, Array, DTy
 
 
 def matmul(x1: ArrayLike, x2: ArrayLike, /, *, dtype: Any = None, precision: str | None = None) -> Array:
-    """Matrix product over the last two axes, the leading ones broadcasting; a vector has no row or column axis.
+    """Matmul over the last two axes, with broadcasting of leading ones; a vector has no row or column axis.
 
     Narrow floats accumulate in f32 and round once. `dtype` asks for a wider result, such as f32 of bf16 operands. The
     operands may be floats of 8 bits in both formats, which give f32.
 
-    Products of f32 add in f32. On CPUs with AMX large ones of two arrays are computed in parts: each operand as the sum
-    of three bf16, of which six products are added. They hold all bits of an f32, so that a product is within 2^-23 of
-    its size, and sums are rounded less often than one after the other; where a result is not finite then, it is
-    computed again from the operands as they are. `target="cpu:x86-64-v4"` leaves those instructions out.
+    Matmuls of f32 accumulate in f32. On CPUs with AMX large ones of two arrays are computed in parts: each operand is
+    the sum of three bf16, and six bf16 matmuls are added. Three bf16 hold all bits of an f32, so that each term is
+    within 2^-23 of its size, and sums are rounded less often than by sequential addition; a result that is not finite
+    is computed again from the original operands. `target="cpu:x86-64-v4"` leaves those instructions out.
 
-    `precision="tf32"` rounds operands of f32 to 10 bits behind the leading one, ties away from zero: products are
-    within 2^-10 of their size, sums as in f32. Tensor cores multiply those; other machines round as well.
+    `precision="tf32"` rounds operands of f32 to 10 bits after the leading one, ties away from zero: terms are within
+    2^-10 of their size, sums as in f32. Tensor cores take tf32 operands; other machines round as well.
 
     Raises:
         ShapeError: an operand is a scalar or the inner sizes differ.
@@ -155,7 +155,7 @@ def _precision(precision: str | None, a: Array, b: Array) -> str | None:
     if precision in (None, "f32"):
         return None
     if precision != "tf32":
-        raise located(ArgumentError(f"there is no precision {precision!r} of products", help='use "f32" or "tf32"'))
+        raise located(ArgumentError(f"there is no precision {precision!r} of matmuls", help='use "f32" or "tf32"'))
     if (a.dtype, b.dtype) != (dtypes.f32, dtypes.f32):
         message = f'`matmul` of {a.dtype} and {b.dtype} with `precision="tf32"`, which is one of f32'
         raise located(DTypeError(message, help="cast the operands to f32, or leave the precision out"))

@@ -60,10 +60,10 @@ def reshape(x: ArrayLike, /, shape: Any, *, copy: bool | None = None) -> Array:
 
 
 def expand_dims(x: ArrayLike, /, axis: int | tuple[int, ...] = 0) -> Array:
-    """New axes of size 1 at the places `axis` of the result.
+    """New axes of size 1 at the positions `axis` of the result.
 
     Raises:
-        IndexError_: there is no such place.
+        IndexError_: there is no such position.
     """
     array = lift(x)
     added = 1 if isinstance(axis, int) else len(axis)
@@ -115,7 +115,7 @@ def matrix_transpose(x: ArrayLike, /) -> Array:
 
 
 def moveaxis(x: ArrayLike, source: int | tuple[int, ...], destination: int | tuple[int, ...], /) -> Array:
-    """Axes `source` moved to the places `destination`, the others in their order.
+    """Axes `source` moved to the positions `destination`, the others in their order.
 
     Raises:
         ArgumentError: there are not as many sources as destinations.
@@ -124,7 +124,7 @@ def moveaxis(x: ArrayLike, source: int | tuple[int, ...], destination: int | tup
     sources, destinations = axes_of(source, array.ndim), axes_of(destination, array.ndim)
     if len(sources) != len(destinations):
         message = f"`moveaxis` of {len(sources)} axes to {len(destinations)} places"
-        raise located(ArgumentError(message, help="give one place per axis"))
+        raise located(ArgumentError(message, help="give one position per axis"))
     order = [d for d in range(array.ndim) if d not in sources]
     for place, axis in sorted(zip(destinations, sources, strict=True)):
         order.insert(place, axis)

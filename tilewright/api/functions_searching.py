@@ -74,7 +74,8 @@ def top_k(x: ArrayLike, k: int, /, *, axis: int = -1) -> tuple[Array, Array]:
 
 
 def searchsorted(x1: ArrayLike, x2: ArrayLike, /, *, side: str = "left", sorter: ArrayLike | None = None) -> Array:
-    """Where (i64) each element of `x2` would enter the sorted vector `x1`: before equal elements ("left") or after.
+    """Insertion indices (i64) of the elements of `x2` in the sorted vector `x1`: before equal elements ("left") or
+    after.
 
     Raises:
         ArgumentError: `side` is neither.

@@ -67,7 +67,7 @@ def sum(x: ArrayLike, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool
 
 
 def prod(x: ArrayLike, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Array:
-    """Product, with the types of `sum`."""
+    """Multiply all elements, with the types of `sum`."""
     return _reduce("multiply", _prepared(x, dtype), axis, keepdims)
 
 

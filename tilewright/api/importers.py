@@ -1,4 +1,4 @@
-"""Models of other frameworks. What reads them is imported on first use."""
+"""Models of other frameworks. Their readers are imported on first use."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def from_stablehlo(source: Any, *, target: str | None = None) -> StableHloModel:
     results: one alone as it is, several as a tuple. `target` is as `tw.jit` has it.
 
     Raises:
-        ModelFileError: the text is malformed; the message says where.
+        ModelFileError: the text is malformed; the message has the line.
         UnsupportedOperatorError: it uses operations or types that are not supported; the message lists all of them.
     """
     from tilewright.interop.stablehlo import from_stablehlo

@@ -62,7 +62,7 @@ class _NewAxis:
 
 @dataclass(frozen=True)
 class _Gap:
-    """Where `...` stood: even for no axes it keeps index arrays from being neighbours."""
+    """An `...` of a key: even for no axes it separates index arrays, which then are not adjacent."""
 
 
 _Item = _Window | _Point | _Lookup | _NewAxis | _Gap

@@ -56,7 +56,8 @@ class _Latest(NamedTuple):
 
 
 class _Setting(NamedTuple):
-    """What a program is compiled for beside its arguments: more threads want more tiles, a trace wants zones."""
+    """The settings that a compiled program depends on besides its arguments: threads change tile sizes, a trace keeps
+    zones."""
 
     target: str
     threads: int | None
@@ -104,8 +105,8 @@ class JitFunction:
 
     @property
     def programs(self) -> list[SizedProgram]:
-        """What a function with `dims` was compiled to so far: one program for each bucket of sizes that was called, and
-        one for each size that no bucket serves, with the reason."""
+        """The programs of a function with `dims` so far: one program for each bucket of sizes that was called, and one
+        for each size that no bucket serves, with the reason."""
         return self._sizes.programs if self._sizes is not None else []
 
     @property
@@ -402,10 +403,10 @@ def jit(
     first array. Parameters in `static_argnames` are compile-time values; the memory of those in `donate` may be reused
     for results.
 
-    `dims` says which sizes a call binds: for a parameter, or an array in it, one entry for each axis, an integer, a
+    `dims` declares symbolic dimensions: for a parameter, or an array in it, one entry for each axis, an integer, a
     `tw.Dim`, or None for sizes that are compiled for as they come. `dims={"x": (tw.Dim(1, 512, name="rows"), 384)}`
     compiles one program for each bucket of rows that is called, which pads and masks; `buckets` gives the largest sizes
-    of the buckets of a `Dim`. What was compiled is in `.programs`.
+    of the buckets of a `Dim`. Compiled programs are in `.programs`.
 
     Raises:
         ArgumentError: a name is no parameter, an entry of `dims` is nothing of these, or a bucket is out of range.

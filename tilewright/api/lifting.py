@@ -91,7 +91,7 @@ def constant(captured: Any) -> Array:
 
 
 def element_type(dtype: Any) -> DType:
-    """What the user gave as an element type.
+    """The element type that the user passed.
 
     Raises:
         DTypeError: no element type of ours stores it.
@@ -180,7 +180,7 @@ def cast(x: Array, dtype: DType) -> Array:
 
 
 def with_weakness(x: Array, weak: bool) -> Array:
-    """The same elements, as those of a Python number (which take the type of what they meet) or not."""
+    """The array with another weakness: a weak array promotes to the type of its partner, as a Python number does."""
     if isinstance(x, ComplexArray):
         return ComplexArray(with_weakness(x.real, weak), with_weakness(x.imag, weak))
     return Array(x.value, current_graph(), weak=weak)
@@ -347,7 +347,9 @@ def axis_of(axis: Any, rank: int) -> int:
     index = integer(axis, "an axis")
     if not -rank <= index < rank:
         message = f"there is no axis {index} in an array with {rank} axes"
-        raise located(IndexError_(message, help=f"axes go from {-rank} to {rank - 1}" if rank else "it is a scalar"))
+        raise located(
+            IndexError_(message, help=f"axes go from {-rank} to {rank - 1}" if rank else "a scalar has no axes")
+        )
     return index % rank
 
 

@@ -1,4 +1,4 @@
-"""What the Array API lets a library ask about this one."""
+"""Inspection of the namespace, as defined by the Array API."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ class NamespaceInfo:
 
 
 def __array_namespace_info__() -> NamespaceInfo:
-    """What a library may ask about this namespace."""
+    """Inspection functions of this namespace."""
     return NamespaceInfo()

@@ -180,10 +180,10 @@ def attention(
 ) -> Array:
     """`softmax(q @ k.mT * scale + mask) @ v` over arrays of shape (..., heads, length, size).
 
-    `q` may have a multiple of the heads of `k` and `v`; neighbours share one. `mask` broadcasts to
-    (..., heads, queries, keys): bools, true where a key takes part, or numbers to add. `causal` lets query i see keys
-    up to i + keys - queries. `scale` is 1 / sqrt(size) unless given. Logits and weights of 16-bit floats are f32 until
-    the last product, which takes them rounded.
+    `q` may have a multiple of the heads of `k` and `v`; neighbours share one. `mask` broadcasts to (..., heads,
+    queries, keys): bools, true where a key takes part, or numbers to add. `causal` lets query i see keys up to i + keys
+    - queries. `scale` is 1 / sqrt(size) unless given. Logits and weights of 16-bit floats are f32; weights are rounded
+    for the second matmul.
 
     Raises:
         ShapeError: the shapes do not fit together.

@@ -1,4 +1,4 @@
-"""Sizes that a call binds: `tw.jit(dims=...)` compiles one program for each bucket of sizes, not one for each size."""
+"""Symbolic dimensions: `tw.jit(dims=...)` compiles one program for each bucket of sizes, not one for each size."""
 
 from __future__ import annotations
 
@@ -130,15 +130,15 @@ class SizedPrograms:
     # ---- sizes ------------------------------------------------------------------------------------------------------
 
     def bound(self, names: Sequence[str], leaves: Sequence[Leaf]) -> dict[Dim, int]:
-        """What the arguments say each size is.
+        """The value of each symbolic dimension, from the arguments.
 
         Raises:
-            ShapeError: an array has other axes than `dims` says, or a size is not one that its `Dim` takes.
-            ArgumentError: `dims` says something of an array that is not there.
+            ShapeError: an array has other axes than `dims` declares, or a size is outside the range of its `Dim`.
+            ArgumentError: `dims` names an array that the call lacks.
         """
         unknown = [path for path in self._specs if not any(path in (name, root_of(name)) for name in names)]
         if unknown:
-            message = f"`dims` says something of `{unknown[0]}`, which is no array of the call"
+            message = f"`dims` names `{unknown[0]}`, which is no array of the call"
             raise located(ArgumentError(message, help=f"the arrays are {', '.join(f'`{name}`' for name in names)}"))
         sizes: dict[Dim, int] = {}
         for name, leaf in zip(names, leaves, strict=True):
@@ -148,7 +148,7 @@ class SizedPrograms:
             shape: tuple[int, ...] = () if isinstance(leaf, type) else leaf[0]
             wanted = f"({', '.join('?' if n is None else str(n) for n in spec)})"
             if len(shape) != len(spec):
-                message = f"argument `{name}` has shape {shape}, but `dims` says {wanted}"
+                message = f"argument `{name}` has shape {shape}, but `dims` declares {wanted}"
                 raise located(ShapeError(message, help="give one entry for each axis"))
             for size, expected in zip(shape, spec, strict=True):
                 fits = expected is None or size == expected
@@ -156,7 +156,7 @@ class SizedPrograms:
                     fits = _takes(expected, size) and sizes.setdefault(expected, size) == size
                 if not fits:
                     said = "".join(f", and {dim} is {n}" for dim, n in sizes.items() if dim == expected and n != size)
-                    message = f"argument `{name}` has shape {shape}, but `dims` says {wanted}{said}"
+                    message = f"argument `{name}` has shape {shape}, but `dims` declares {wanted}{said}"
                     raise located(ShapeError(message, help="give arrays of these sizes, or widen the `Dim`"))
         return sizes
 
@@ -283,7 +283,7 @@ class SizedPrograms:
 
 
 def checked_spec(name: str, spec: Any) -> Spec:
-    """What `dims` says of an argument.
+    """The entry of `dims` for an argument.
 
     Raises:
         ArgumentError: it is no sequence of integers, `Dim`s and None.
@@ -292,7 +292,7 @@ def checked_spec(name: str, spec: Any) -> Spec:
     for entry in entries:
         is_size = isinstance(entry, int) and not isinstance(entry, bool)
         if not (entry is None or is_size or isinstance(entry, Dim)):
-            message = f"`dims` says {spec!r} of `{name}`"
+            message = f"`dims` gives {spec!r} for `{name}`"
             raise located(ArgumentError(message, help="give a tuple with an integer, a `tw.Dim` or None for each axis"))
     return tuple(entries)
 

@@ -1,4 +1,4 @@
-"""What a traced function becomes: `Lowered` (a program), then `Compiled` (code that runs)."""
+"""Stages of a traced function: `Lowered` (a program), then `Compiled` (code that runs)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ShapeDtype(ArrayType):
 
 
 class Signature(NamedTuple):
-    """What a program is traced for: arguments by structure and type, and the values of static arguments."""
+    """The signature that a program is traced for: structure and types of arguments, values of static ones."""
 
     structure: Structure
     leaves: tuple[Leaf, ...]
@@ -128,10 +128,10 @@ def _device_text(array: Any) -> str:
 
 
 def checked_target(target: Any) -> str | None:
-    """What the user gave as a target.
+    """The target that the user passed.
 
     Raises:
-        TargetError: it is no string.
+        TargetError: the target is no string.
     """
     if target is not None and not isinstance(target, str):
         raise located(TargetError(f"the target is {target!r}, not a string", help='use "cpu", "interp" or "null"'))
@@ -229,7 +229,7 @@ def _number(value: Any, dtype: np.dtype[Any]) -> Tensor:
 
 
 def argument_names(structure: Structure, names: Sequence[str]) -> list[str]:
-    """What each leaf of `(args, kwargs)` is called in the source: `params["w"][0]`."""
+    """Source expressions of the leaves of `(args, kwargs)`, such as `params["w"][0]`."""
     positional, named = structure.children
     roots = [names[n] if n < len(names) else f"argument {n + 1}" for n in range(len(positional.children))]
     children = (*zip(roots, positional.children, strict=True), *zip(named.keys, named.children, strict=True))
@@ -295,9 +295,8 @@ class Lowered:
     def compile(self, target: str | None = None, *, storage: Mapping[str, str] | None = None) -> Compiled:
         """Code for a target such as "cpu" or "interp"; that of `tw.jit`, or of the options, if None.
 
-        `storage` says in which format of the target's an argument is stored on it, by its name, such as
-        `{"w": "bfp8"}`; `return` stands for the result, `return[1]` for one of several. What does not fit the format is
-        rounded where it is stored.
+        `storage` maps arguments by name to a storage format of the target, such as `{"w": "bfp8"}`; `return` stands for
+        the result, `return[1]` for one of several. Elements are rounded to the format when they are stored.
 
         Raises:
             TargetError: there is no such target.
@@ -310,7 +309,7 @@ class Lowered:
         return Compiled(compile_graph(self.graph, chosen, self.donated, stored), self, chosen)
 
     def _stored(self, storage: Mapping[str, str]) -> dict[int, str]:
-        """Formats by the number of an input, or of an output behind all inputs."""
+        """Formats by index: inputs first, then outputs."""
         results = [f"return[{n}]" for n in range(len(self.graph.outputs))]
         numbers = {name: n for n, name in enumerate((*self.names, *results))}
         if len(results) == 1:

@@ -1,4 +1,4 @@
-"""`tw.nn.conv_transpose`, by phases: what the results at one place between two elements have in common."""
+"""`tw.nn.conv_transpose`, by phases: the results at one offset between two input elements form a convolution."""
 
 from __future__ import annotations
 

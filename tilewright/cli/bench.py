@@ -208,7 +208,7 @@ def _run_worker(request: Request) -> Iterator[dict[str, Any]]:
     if worker.returncode:
         raise ToolFailure(
             f"the measuring process ended with status {worker.returncode}",
-            help="its last lines above say why; `--case NAME` measures a single case",
+            help="read its last lines above for the reason; `--case NAME` measures a single case",
         )
 
 

@@ -35,11 +35,11 @@ _VERSIONS = ("tilewright", "torch", "triton")
 
 
 def device_here(name: str) -> tuple[Machine, Device]:
-    """The target's chip, and the first device that runs its code.
+    """Find the target's chip and the first device that runs its code.
 
     Raises:
         TargetError: the target is none.
-        ResourceUnavailable: there is no device for it; it says that `name` needs one, and what was found.
+        ResourceUnavailable: there is no device for it; the message lists the devices that were found.
     """
     manifest, machine_name = target_named(current().target)
     machine = manifest.machine_named(machine_name)
@@ -145,7 +145,7 @@ def _more_of(case: Case, record: dict[str, Any], peak: float | None, bandwidth: 
 
 
 def _place(machine: Machine, device: Device) -> dict[str, Any]:
-    """What a record's figures hold for: device, driver, libraries and time."""
+    """The conditions of a record's figures: device, driver, libraries and time."""
     found = versions()
     return {
         "device": device.name,

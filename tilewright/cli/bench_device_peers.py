@@ -17,7 +17,7 @@ from tilewright.runtime.cuda.array import DeviceArray
 
 @dataclass(frozen=True)
 class _Library:
-    """What has to be installed, and the module whose functions the cases call."""
+    """The package that must be installed, and the module whose functions the cases call."""
 
     modules: tuple[str, ...]
     functions: str
@@ -30,8 +30,8 @@ _LIBRARIES: Mapping[str, _Library] = {
 
 
 def prepare(library: str, case: Case, arrays: tuple[DeviceArray, ...], stream: int) -> dict[str, Runner]:
-    """A peer that takes the arrays where they lie, and launches on a stream, given by the driver's handle; by name
-    where the case has several ways, else under "". Ways that fail are left out.
+    """The variants of a peer for a case, by name ("" for a single one); variants that fail are left out. Each reads the
+    arrays in device memory and launches on a stream, given by the driver's handle.
 
     Raises:
         PeerUnavailable: it is not installed, finds no GPU, cannot express the case, or fails at it in all ways.

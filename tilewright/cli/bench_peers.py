@@ -28,7 +28,7 @@ class Runner:
 
 
 class PeerUnavailable(Exception):
-    """A library cannot take part in a case; the text says why."""
+    """A library cannot run a case; the text is the reason."""
 
 
 def ours(case: Case, inputs: tuple[Array, ...]) -> Runner:
@@ -66,10 +66,10 @@ def ways_of(library: str, case: Case, modules: Sequence[str]) -> Mapping[str, Ca
 
 @contextlib.contextmanager
 def failing_is_absence() -> Generator[None]:
-    """Whatever a library raises inside is its own; the case goes on without it and says so.
+    """Convert an exception of a library: the case continues without that library and reports it.
 
     Raises:
-        PeerUnavailable: something has been raised.
+        PeerUnavailable: the library raised an exception.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Measuring the schedule that the cost model chooses beside others, all compiled before by worker processes."""
+"""Measure the schedule that the cost model chooses against others, all compiled in advance by worker processes."""
 
 from __future__ import annotations
 

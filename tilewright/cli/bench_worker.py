@@ -37,7 +37,7 @@ COPY: Key = ("copy", "")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What to measure. `block_s` is how long each library runs in one turn, of `repeat` turns."""
+    """A request for measurements. `block_s` is how long each library runs in one turn, of `repeat` turns."""
 
     suite: str
     case: str | None
@@ -84,7 +84,7 @@ def selected(request: Request) -> list[AnyCase]:
     found = [case for case in cases if request.case is None or request.case in case.name]
     if not found:
         names = ", ".join(repr(case.name) for case in cases)
-        raise ArgumentError(f"the suite `{request.suite}` has no case {request.case!r}", help=f"its cases are {names}")
+        raise ArgumentError(f"the suite `{request.suite}` has no case {request.case!r}", help=f"the cases are {names}")
     return found
 
 
@@ -218,8 +218,8 @@ def describe(
     peak_flops: float | None,
     copy_bandwidth: float,
 ) -> dict[str, Any]:
-    """The record of one case, beside the peak of the machine where it is known; `copy_bandwidth` is that of a copy that
-    took turns with the libraries."""
+    """The record of one case, with the peak of the machine if it is known; `copy_bandwidth` is that of a copy that took
+    turns with the libraries."""
     compute_s = case.flops / peak_flops if peak_flops is not None else 0.0
     memory_s = case.bytes / copy_bandwidth
     ours_s = times[OURS]

@@ -47,7 +47,7 @@ def show_entry(key: str, /, *, flags: Flags | None = None) -> Report:
     Parameters
     ----------
     key
-        The entry's key, or as many of its first digits as tell it from others.
+        The entry's key, or an unambiguous prefix of it.
     """
     from tilewright.runtime.program import load
     from tilewright.runtime.shared_constants import CONSTANTS, SharedConstants

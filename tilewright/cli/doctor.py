@@ -39,7 +39,7 @@ def doctor(
     measure: Annotated[bool, Parameter(negative="--no-measure")] = True,
     flags: Flags | None = None,
 ) -> Report:
-    """Describe and measure this host, and say what is wrong. Exits with 1 when programs cannot be compiled or run.
+    """Describe and measure this host, and report problems. Exits with 1 when programs cannot be compiled or run.
 
     For example:
 

@@ -41,10 +41,10 @@ def explain(
     arguments: Annotated[str | None, Parameter(name="--args")] = None,
     flags: Flags | None = None,
 ) -> Report:
-    """Say why the tiles of a function's kernels have their layouts on a machine, and what the next best would cost.
+    """Explain why the tiles of a function's kernels have their layouts on a machine, and what the next best would cost.
 
-    For a grid of cores no layouts are inferred: it is said what was decided for each kernel, how long it takes on the
-    simulator, and what limits it.
+    For a grid of cores, print the decisions for each kernel, its time on the simulator and its bottleneck instead:
+    layouts are fixed there.
 
     For example:
 
@@ -106,7 +106,7 @@ def explain(
 
 
 def _without_layouts(found: Target, compiled: Compiled, value: str | None, out: Path | None) -> Report:
-    """What a program says of itself where its tiles have no layouts.
+    """The explanation of a program whose tiles have no layouts.
 
     Raises:
         ArgumentError: a tile is asked for.
@@ -134,13 +134,13 @@ def _check(function: str, draw: str | None, value: str | None, windows: tuple[st
         message = f"{function!r} is a saved program, which holds code and no tiles to explain"
         raise ArgumentError(message, help="give the function that it was compiled from, as FILE::NAME")
     if draw is None and windows != (None, None):
-        raise ArgumentError("`--rows` and `--columns` say what to draw", help="add --draw text or --draw svg")
+        raise ArgumentError("`--rows` and `--columns` need a drawing", help="add --draw text or --draw svg")
     if draw is not None and value is None:
         raise ArgumentError("a drawing is of one tile", help="name it with --value")
 
 
 def _chosen(explained: Sequence[Explained], value: str) -> list[Explained]:
-    """The explanations that say something of a tile.
+    """The explanations that contain a tile.
 
     Raises:
         UnknownNameError: none does.
@@ -171,7 +171,7 @@ def _one_layout(explained: Sequence[Explained], value: str) -> TileExplanation:
         if not tiles and isinstance(each, Unexplained):
             raise each.error
     if not tiles:
-        raise ArgumentError(f"`{value}` has no layout to draw", help="`tilewright explain` without --draw says why")
+        raise ArgumentError(f"`{value}` has no layout to draw", help="leave out --draw for the reason")
     if len({tile.layout for _, tile in tiles}) > 1:
         listed = ", ".join(f"{kernel}/{tile.label}" for kernel, tile in tiles)
         message = f"`{value}` is the name of tiles in different layouts: {listed}"

@@ -85,7 +85,8 @@ def _module_name(path: Path) -> str:
 
 
 def find_target(text: str, arguments: str | None) -> Target:
-    """What `FILE::NAME` names. Without `arguments` the file's `EXAMPLE_ARGUMENTS` tell what to compile it for.
+    """The function that `FILE::NAME` names, and the arguments to compile it for: by default the file's
+    `EXAMPLE_ARGUMENTS`.
 
     Raises:
         ArgumentError: the text has another form, the file cannot be imported, or there are no arguments.
@@ -102,7 +103,7 @@ def find_target(text: str, arguments: str | None) -> Target:
     examples = getattr(module, "EXAMPLE_ARGUMENTS", {})
     if name not in examples:
         raise ArgumentError(
-            f"{file!r} does not tell what arguments to compile `{name}` for",
+            f"{file!r} has no example arguments to compile `{name}` for",
             help="give --args '(128, 64):f32, ...', or define EXAMPLE_ARGUMENTS = {\""
             + name
             + '": (tw.ShapeDtype((128, 64), tw.f32), ...)}',

@@ -1,4 +1,4 @@
-"""What this host can do, measured with small native programs: multiply-adds, copying, fork-join, calls."""
+"""Peak rates of this host, measured with small native programs: multiply-adds, copying, fork-join, calls."""
 
 from __future__ import annotations
 

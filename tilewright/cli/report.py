@@ -1,4 +1,4 @@
-"""What a verb gives back: one document for machines and one way to show it to people."""
+"""The result of a command: one document for machines and one way to show it to people."""
 
 from __future__ import annotations
 

@@ -44,10 +44,10 @@ def run(
 ) -> Report:
     """Run a Python file, a saved program (`.twp`), or a model of ONNX or StableHLO, with the options given as flags.
 
-    A Python file runs as `__main__` with the arguments in `sys.argv`; where it defines `main()` and has no
-    `if __name__ == "__main__"` block, that is called. A saved program, or a model, runs on random inputs, or on `.npy`
-    files, and is timed; of a model the slowest kernels are shown, and another library's time beside. Exits with 1 where
-    results are not the other library's.
+    A Python file runs as `__main__` with the arguments in `sys.argv`; where it defines `main()` and has no `if __name__
+    == "__main__"` block, that is called. A saved program, or a model, runs on random inputs, or on `.npy` files, and is
+    timed; for a model, the slowest kernels are shown, and the time of another library for comparison. Exits with 1 if
+    the results differ from that library's.
 
     For example:
 
@@ -60,7 +60,7 @@ def run(
     file
         A `.py`, `.twp`, `.onnx` or `.mlir` file.
     arguments
-        What the Python file finds in `sys.argv`. Write `--` before flags that are for it.
+        Arguments of the Python file, in `sys.argv`. Write `--` before flags that are for it.
     input
         For a saved program or a model: one `.npy` file per input, in order.
     repeat
@@ -232,14 +232,14 @@ def _run_in_parts(file: Path, model: OnnxModel, arrays: list[Any], repeat: int, 
 def _all_found(
     model: OnnxModel | StableHloModel, arrays: Sequence[Any], result: Any
 ) -> tuple[list[ArraySpec], list[ArraySpec], list[Any]]:
-    """What the inputs and outputs of a model were in a call, and the results as a list."""
+    """Specifications of the inputs and outputs of a model in a call, and the results as a list."""
     inputs = [_found(spec, array) for spec, array in zip(model.inputs, arrays, strict=True)]
     results: list[Any] = [result] if len(model.outputs) == 1 else [*result]
     return inputs, [_found(spec, array) for spec, array in zip(model.outputs, results, strict=True)], results
 
 
 def _found(spec: TensorSpec, array: Any) -> ArraySpec:
-    """What an input or output of a model was in a call."""
+    """The specification of an input or output of a model in a call."""
     from tilewright.dtypes import from_numpy
     from tilewright.runtime.manifest import ArraySpec
 
@@ -251,7 +251,7 @@ def _found(spec: TensorSpec, array: Any) -> ArraySpec:
 
 
 def _model_input(spec: TensorSpec, *, given: bool) -> ArraySpec:
-    """An input of a model as one of a program; files bring the sizes that the model leaves open."""
+    """An input of a model as one of a program; files determine the sizes that the model leaves open."""
     from tilewright.dtypes import DType
     from tilewright.interop.arguments import STRINGS
     from tilewright.runtime.manifest import ArraySpec
@@ -288,7 +288,7 @@ def _inputs(specs: Sequence[ArraySpec], files: Sequence[Path]) -> list[Any]:
         return [random_array(spec.shape, spec.dtype, seed) for seed, spec in enumerate(specs)]
     if len(files) != len(specs):
         wanted = ", ".join(f"{spec.name}: {spec}" for spec in specs)
-        raise ArgumentError(f"the program takes {len(specs)} inputs, got {len(files)}", help=f"it takes {wanted}")
+        raise ArgumentError(f"the program takes {len(specs)} inputs, got {len(files)}", help=f"the inputs are {wanted}")
     arrays: list[Any] = []
     for file, spec in zip(files, specs, strict=True):
         try:

@@ -1,4 +1,5 @@
-"""What `tilewright run model.onnx` does: the model on arrays, its slowest kernels, and another library beside it."""
+"""Implementation of `tilewright run model.onnx`: the model on arrays, its slowest kernels, comparison with another
+library."""
 
 from __future__ import annotations
 

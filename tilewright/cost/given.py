@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Given:
-    """`product` is for all matrix products, `split` the tile of all that can be done in parts; `reductions` has a tile
-    for each shape that a loop reduces, with an extent for each dimension."""
+    """`product` is for all matmuls, `split` the tile of all that can be done in parts; `reductions` has a tile for each
+    shape that a loop reduces, with an extent for each dimension."""
 
     product: Schedule | None = None
     split: MatmulTile | None = None
@@ -32,7 +32,7 @@ _given: ContextVar[Given] = ContextVar("given", default=_NOTHING)
 
 
 def given() -> Given:
-    """What the compiler has to do instead of what the cost model says."""
+    """Schedules that override the choice of the cost model."""
     return _given.get()
 
 

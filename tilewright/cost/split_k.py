@@ -1,8 +1,8 @@
-"""Split-K on machines with warps: whether a product of few tiles is summed in parts of its depth, and in which.
+"""Split-K on machines with warps: whether a matmul of few tiles is summed in parts of its depth, and in which.
 
-A product whose tiles do not fill the machine leaves cores idle for its whole depth. In parts of the depth it has so
-many times the tiles; their sums, in the type they are added up in, are written, and a second kernel adds them, always
-in the same order:
+A matmul whose tiles do not fill the machine leaves cores idle for its whole depth. In parts of the depth it has so many
+times the tiles; their sums, in the type they are added up in, are written, and a second kernel adds them, always in the
+same order:
 
     seconds = max(product of `batches * parts` products of depth `part`, operand bytes / memory bandwidth)
               + launch + latencies + (parts + 1) * results * accumulator bytes / bandwidth of the cores that add
@@ -43,7 +43,7 @@ class SplitK:
 
 
 def split_k(product: WarpProduct, machine: Machine) -> SplitK | None:
-    """The parts that a product should be summed in, if it should."""
+    """The parts that a matmul should be summed in, if it should."""
     if product.rows * product.columns * product.batches >= _ENOUGH * machine.cores:
         return None
     whole_s = max(warp_product_seconds(product, machine), _reading_seconds(product, machine))
@@ -69,7 +69,7 @@ def _seconds(product: WarpProduct, part: int, parts: int, machine: Machine) -> f
 
 
 def _reading_seconds(product: WarpProduct, machine: Machine) -> float:
-    """The time in which all cores bring both operands from the memory behind the caches."""
+    """The time in which all cores load both operands from the memory beyond the caches."""
     elements = (product.rows + product.columns) * product.depth * product.batches
     return elements * product.operand.itemsize / (machine.memories[-1].bytes_per_second * machine.cores)
 

@@ -10,7 +10,7 @@ from tilewright.cost.given import given
 
 @dataclass(frozen=True)
 class MatmulTile:
-    """Block sizes of a matrix product."""
+    """Block sizes of a matmul."""
 
     rows: int
     columns: int

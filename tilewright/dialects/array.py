@@ -330,7 +330,8 @@ class TopKOp(PureOp):
 @irdl_op_definition
 class LibraryCallOp(PureOp):
     """`routine` of a library for each matrix or line of the operands: `tilewright.routines` lists them. With
-    `must_succeed` the program fails where the routine does; otherwise its `info` says so. It stays outside kernels."""
+    `must_succeed` the program fails where the routine does; otherwise its `info` states it. It stays outside
+    kernels."""
 
     name = "array.library_call"
     routine = prop_def(StringAttr)
@@ -356,8 +357,8 @@ class DeviceIndexOp(PureOp):
 
 @irdl_op_definition
 class ShardOp(PureOp):
-    """The operand, of which `layout` says how devices are to hold it: axes `device.*` and `mem`. Dims in `open` may be
-    divided further."""
+    """The operand, of which `layout` states how devices are to hold it: axes `device.*` and `mem`. Dims in `open` may
+    be divided further."""
 
     name = "array.shard"
     layout = prop_def(StringAttr)

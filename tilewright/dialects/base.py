@@ -1,4 +1,4 @@
-"""What all dialects share: the type mapping, plain attribute values, and one readable text form for operations.
+"""Shared code of the dialects: the type mapping, plain attribute values, and one readable text form for operations.
 
 %3 = array.map(%1, %2) {fn = "add"} : tensor<8x4xf32>
 """
@@ -71,7 +71,7 @@ def dtype_of(attribute: Attribute) -> DType:
 
 
 def tensor(type: ArrayType, layout: str = "") -> TensorType[Any]:
-    """The IR type; `layout` says where the elements are, once that is decided."""
+    """The IR type; `layout` states where the elements are, once that is decided."""
     element = element_attribute(type.dtype)
     return TensorType(element, type.shape, StringAttr(layout)) if layout else TensorType(element, type.shape)
 

@@ -11,7 +11,7 @@ def verify_scopes(op: Operation) -> None:
     operation before it in such a block.
 
     Raises:
-        VerifyException: a value is used where it is not defined, such as behind the branch that computes it.
+        VerifyException: a value is used where it is not defined, such as after the branch that computes it.
     """
     for region in op.regions:
         for block in region.blocks:

@@ -125,11 +125,11 @@ class YieldOp(PlainOp):
 
 @irdl_op_definition
 class KernelOp(PlainOp):
-    """A kernel: `body` runs once per point of `grid`, in any order. `effects` says how each ref is used.
+    """A kernel: `body` runs once per point of `grid`, in any order. `effects` states how each ref is used.
 
     With `in_order`, a point finds in the outputs that the kernel loads what the one before it along the last dimension
     of the grid stored there. `warps`: how many share a point, and `stages`: how many trips of a loop what it multiplies
-    is copied for at a time, on machines that have such and where the kernel says it."""
+    is copied for at a time, on machines that have such and where the kernel states it."""
 
     name = "tile.kernel"
     sym_name = prop_def(StringAttr)
@@ -189,13 +189,13 @@ class ForOp(PlainOp):
 
     @property
     def initial(self) -> Sequence[SSAValue]:
-        """What the carried tiles are before the first trip."""
+        """Initial values of the carried tiles."""
         return [o for o in self.operands if not isinstance(o.type, IndexType)]
 
     def verify_(self) -> None:
         end = AffineMap(0, 0, (AffineExpr.constant(0),)) if self.end is None else self.end.data
         if end.num_dims or end.num_symbols != len(self.symbols) or len(end.results) != 1:
-            raise VerifyException(f"tile.for: {end} does not say where {len(self.symbols)} symbols end the loop")
+            raise VerifyException(f"tile.for: {end} does not define the end of the loop by {len(self.symbols)} symbols")
         carried = [o.type for o in self.initial]
         block = self.body.block
         if [a.type for a in block.args[1:]] != carried or [r.type for r in self.results] != carried:
@@ -348,7 +348,7 @@ class FillPaddingOp(PlainOp):
 
 @irdl_op_definition
 class RelayoutOp(PlainOp):
-    """The same tile, pinned to the layout of the given text. Its data may move here; where `strict`, none moves next to
+    """The operand, pinned to the layout of the given text. Its data may move here; where `strict`, none moves next to
     it, neither into the operand nor out of the result."""
 
     name = "tile.relayout"
@@ -504,8 +504,8 @@ class AssertOp(PlainOp):
 
 @irdl_op_definition
 class ZoneOp(PlainOp):
-    """Where a zone of the user begins or ends: what lies between the two, in one block, is recorded under `label` by
-    programs that record. Zones nest, and compute nothing.
+    """Begin or end of a zone of the user: the time between the two, in one block, is recorded under `label` if tracing
+    is on. Zones nest, and compute nothing.
 
     Two markers, not an operation with a region: a loop between them stays where passes look for it, directly in the
     block of its kernel, and its results need not be handed out. An effect keeps them in order among what is around

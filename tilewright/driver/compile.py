@@ -42,7 +42,7 @@ def compile_graph(
     graph: Graph, target: str, donate: Donations = (), storage: Mapping[int, str] | None = None
 ) -> Executable:
     """Compile a traced program for `cpu`, `cpu:x86-64-v3`, `cuda:sm_90a`, `grid`, `interp` or `null`; `donate` pairs
-    inputs with the outputs that take their memory. `storage`: formats by the number of an input, or of an output behind
+    inputs with the outputs that take their memory. `storage`: formats by the number of an input, or of an output after
     all inputs.
 
     Raises:
@@ -53,7 +53,7 @@ def compile_graph(
     for text in (storage or {}).values():
         if manifest.check_storage is None:
             what = f"the target {target} does not store `{text}`"
-            raise UnsupportedOnTargetError(what, help="it has no storage but that of NumPy")
+            raise UnsupportedOnTargetError(what, help="leave the storage out: arrays have NumPy's layout")
         manifest.check_storage(text)
     if manifest.program_files and (manifest.opens_anywhere or not machine_name):
         return CompiledGraph(graph, target, tuple(donate))
@@ -105,7 +105,7 @@ class CompiledGraph:
         return program
 
     def __getattr__(self, name: str) -> Any:
-        """What else the target's own program has to be looked at, such as the PTX of its kernels."""
+        """Other attributes of the target's program, such as the PTX of its kernels."""
         if name.startswith("_"):
             raise AttributeError(f"a compiled program has no `{name}`")
         return getattr(self._compiled(), name)
@@ -208,7 +208,7 @@ class CompiledGraph:
             return self._build()
 
     def _build_beside(self, shared: SharedConstants) -> AnyProgram:
-        """Compile with the captured arrays as they lie: whether they were written to is seen when all is read."""
+        """Compile with the captured arrays as stored: whether they were written to is seen when all is read."""
         constants = self._graph.constants
         built = build_executable(self._graph, self._target, self._donate, keep_stages=False, constants=constants)
         program = built.link(shared.keep)

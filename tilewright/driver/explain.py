@@ -69,7 +69,7 @@ def infers_layouts(target: str, machine: str | None = None) -> bool:
 
 
 def explain_compiled(decisions: str, graph: Graph, target: str, machine: str | None) -> str:
-    """What was decided about a compiled program, and the layouts of its kernels where it has any."""
+    """The remarks of a compiled program, and the layouts of its kernels if it has any."""
     manifest, _ = target_named(target)
     if machine is None and not (manifest.lowered and infers_layouts(target)):
         return decisions

@@ -162,7 +162,7 @@ def content_digest(value: Any, name: str) -> str:
 
 
 class UnidentifiedError(Exception):
-    """A value's content cannot be read; `path` says how it is reached."""
+    """A value's content cannot be read; `path` states how it is reached."""
 
     def __init__(self, path: str, what: str) -> None:
         super().__init__(what)
@@ -172,7 +172,7 @@ class UnidentifiedError(Exception):
 
 class _Walk:
     """One walk over everything that a value reaches. Each object is hashed once, by the digests of its parts; a part
-    that contains the object again counts by how many objects lie between."""
+    that contains the object again counts by how many objects are between."""
 
     def __init__(self) -> None:
         self._done: dict[int, bytes] = {}
@@ -184,7 +184,7 @@ class _Walk:
         try:
             return self._digest(value, name)
         except UnidentifiedError as error:
-            message = f"`{error.path}` is {error.what}, so code that uses it cannot be told from other code"
+            message = f"`{error.path}` is {error.what}, so code that uses it cannot be identified"
             help = "use numbers, strings, arrays, tuples, functions, or objects that hold only such values"
             raise ArgumentError(message, help=help) from None
 
@@ -207,7 +207,7 @@ class _Walk:
         return result
 
     def _parts(self, value: Any, path: str) -> Iterator[str | int | bytes]:
-        """What identifies a value: texts, integers and digests."""
+        """The identity of a value: texts, integers and digests."""
         if isinstance(value, ModuleType):
             yield from self._module(value, path)
         elif isinstance(value, FunctionType):
@@ -251,7 +251,7 @@ class _Walk:
             yield self._digest(referenced, reference)
 
     def _code(self, code: CodeType, path: str) -> Iterator[str | int | bytes]:
-        """A code object without the place that it was read from."""
+        """A code object without the file that it was read from."""
         yield "code"
         yield code.co_name
         yield hashlib.blake2b(code.co_code + code.co_exceptiontable, digest_size=16).digest()

@@ -63,7 +63,7 @@ class Specialisation:
         """The kernel's IR.
 
         Raises:
-            TilewrightError: the kernel has a mistake; the error has its place.
+            TilewrightError: the kernel has a mistake; the error has its location.
             ArgumentError: a value that the kernel reads was changed since the kernel was lowered.
         """
         from xdsl.ir import Block, Region

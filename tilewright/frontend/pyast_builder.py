@@ -1,7 +1,7 @@
 """Appends tile operations for a kernel: elementwise arithmetic with promotion and broadcasting, and changes of shape.
 
-Every tile carries the lanes of it that may lie beyond an array. Elementwise results inherit them from their operands;
-an operation that would mix them with others (a reduction, a product) fills them first.
+Every tile carries the lanes of it that may be beyond an array. Elementwise results inherit them from their operands; an
+operation that would mix them with others (a reduction, a matmul) fills them first.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ class KernelBuilder:
     # ---- edges --------------------------------------------------------------------------------------------------
 
     def filled(self, x: TileValue, dims: Sequence[int], value: Number) -> TileValue:
-        """`value` in the lanes that lie beyond an array along the given dimensions, or along one that was dropped."""
+        """`value` in the lanes that are beyond an array along the given dimensions, or along one that was dropped."""
         for dim in (*dims, x.rank):
             for edge in x.edges[dim]:
                 x = self.fill_edge(x, dim, edge, value)
@@ -378,7 +378,7 @@ def _numpy_type(value: np.generic) -> DType:
 
 
 def element_type(dtype: Any) -> DType:
-    """What the user gave as an element type.
+    """The element type that the user passed.
 
     Raises:
         DTypeError: no element type of ours stores it.
@@ -428,7 +428,7 @@ def broadcast_shapes(name: str, shapes: Sequence[Shape]) -> Shape:
 
 def spread_edges(x: TileValue, shape: Shape, axes: Sequence[int] | None = None) -> Edges:
     """The edges of a tile repeated to `shape`; its axis i becomes axis `axes[i]`, the last ones if None. All copies of
-    a lane lie beyond an array where it does."""
+    a lane are beyond an array where it does."""
     edges = list(no_edges(len(shape)))
     edges[-1] = x.edges[-1]
     axes = range(len(shape) - x.rank, len(shape)) if axes is None else axes

@@ -72,7 +72,7 @@ def _live_carries(op: tile.ForOp, body: Block, last: Operation) -> set[int]:
 
 
 def _around(block: Block) -> list[SSAValue]:
-    """What a nested block's arguments and effects may depend on: all that its operation uses."""
+    """Values that a nested block's arguments and effects may depend on: all operands of its operation."""
     owner = block.parent_op()
     return [] if owner is None or isinstance(owner, tile.KernelOp) else [o for op in owner.walk() for o in op.operands]
 

@@ -1,4 +1,4 @@
-"""What each function means inside a kernel: handlers by name."""
+"""Functions in kernels: handlers by name."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def handler(*names: str) -> Callable[[Handler], Handler]:
 # What to write in a kernel for the functions of arrays that have no handler.
 _INSTEAD = {
     "cond": "use `tw.where`, or `if` on compile-time values",
-    "einsum": "use `tw.dot`, or products and `tw.sum`",
+    "einsum": "use `tw.dot`, or multiplications and `tw.sum`",
     "empty": "use `tw.zeros`",
     "fori_loop": "use `for t in range(n)`",
     "gelu": "write `0.5 * x * (1 + tw.erf(x * 0.7071067811865476))`",
@@ -63,7 +63,7 @@ _INSTEAD = {
 
 
 def instead_of(name: str) -> str:
-    """What to do in a kernel instead of calling a function of arrays."""
+    """The replacement, in a kernel, of a function of arrays."""
     default = "write it with `tw.exp`, `tw.sum` and the like, or call it on arrays, outside the kernel"
     return _INSTEAD.get(name, default)
 
@@ -551,7 +551,7 @@ def print_(b: KernelBuilder, /, *values: Any) -> None:
 
 @handler("zone")
 def zone(b: KernelBuilder, name: Any, /) -> None:
-    """What is in it is a matter of the `with` statement."""
+    """The `with` statement handles the body."""
     raise UnsupportedSyntaxError("`tw.zone` without `with`", help='write `with tw.zone("load"):` around statements')
 
 

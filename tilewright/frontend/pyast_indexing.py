@@ -65,12 +65,12 @@ class Access:
 
     @property
     def may_leave(self) -> bool:
-        """Whether a lane may lie outside the array."""
+        """Whether a lane may be outside the array."""
         return any(self.edges) or any(isinstance(c, TileValue) for c in self.coordinates)
 
 
 def access_of(ref: Ref, subscript: Any) -> Access:
-    """What a subscript of an array means.
+    """The meaning of an array subscript.
 
     Raises:
         IndexError_, OutOfBoundsError, ShapeError, DTypeError, DataDependentShapeError, ArgumentError: it is no tile.
@@ -219,7 +219,7 @@ def _window(item: slice, size: int, what: str) -> Window:
     low, high = start.range
     literal = not any(isinstance(part, Affine | TileIndex) for part in (item.start, item.stop))
     if literal and count and (high + (count - 1) * step < 0 or low >= size):
-        raise OutOfBoundsError(f"the slice of {what}, which has size {size}, lies outside it", help="move its bounds")
+        raise OutOfBoundsError(f"the slice of {what}, which has size {size}, is out of bounds", help="move its bounds")
     return Window(start, count, step)
 
 
@@ -236,7 +236,7 @@ def _bound(part: Any, default: int, size: int) -> Affine:
 
 def load(b: KernelBuilder, ref: Ref, subscript: Any, fill: Any = None) -> TileValue:
     """The tile at a subscript. Lanes outside the array hold `fill`; without one they hold 0 and do not count in
-    reductions and products.
+    reductions and matmuls.
 
     Raises:
         ArgumentError: the array is write-only, or the fill is no number.
@@ -263,8 +263,8 @@ def _is_number(value: object) -> bool:
 
 
 def store(b: KernelBuilder, ref: Ref, subscript: Any, value: Any) -> Access:
-    """Write a tile, broadcast to the tile at the subscript; lanes outside the array are dropped. Gives what the
-    subscript means.
+    """Write a tile, broadcast to the tile at the subscript; lanes outside the array are dropped. Returns the parsed
+    subscript.
 
     Raises:
         ArgumentError: the array is read-only.
@@ -292,7 +292,7 @@ def _fitting(b: KernelBuilder, ref: Ref, access: Access, value: Any) -> TileValu
         raise ShapeError(message, help=f"store a tile of shape {shape}, or one that broadcasts to it")
     if not _may_store(b, lifted, dtype):
         message = f"a tile of {lifted.type.dtype} is stored to `{ref.name}`, an array of {dtype}"
-        raise DTypeError(message, help=f"say so: `.astype(tw.{dtype.name})`")
+        raise DTypeError(message, help=f"cast explicitly: `.astype(tw.{dtype.name})`")
     return b.typed(value, dtype, shape)
 
 

@@ -1,6 +1,6 @@
-"""Edges of tiles where paths of a kernel meet: behind an `if`, and from trip to trip of a loop.
+"""Edges of tiles where paths of a kernel meet: after an `if`, and from trip to trip of a loop.
 
-Lanes lie beyond an array if the path that was taken put them there. An edge that only some paths have gets a guard: a
+Lanes are beyond an array if the path that was taken put them there. An edge that only some paths have gets a guard: a
 bool scalar that is true where they were taken.
 """
 
@@ -24,14 +24,14 @@ PlannedEdge = tuple[Edge, str | int | None]
 
 @dataclass
 class Meeting:
-    """Where the branches of an `if` meet. `yielded` are guards that both branches give."""
+    """Merge of the branches of an `if`. `yielded` are guards that both branches give."""
 
     builder: KernelBuilder
     blocks: tuple[Block, Block]
     yielded: list[tuple[SSAValue, SSAValue]] = field(default_factory=list)
 
     def plan(self, a: Edges, c: Edges) -> list[list[PlannedEdge]]:
-        """The edges of a tile that has the edges `a` behind one branch, `c` behind the other."""
+        """The edges of a tile that has the edges `a` after one branch, `c` after the other."""
         return [self._plan_dim(own, other) for own, other in zip(a, c, strict=True)]
 
     def _plan_dim(self, own: Sequence[Edge], other: Sequence[Edge]) -> list[PlannedEdge]:
@@ -56,7 +56,7 @@ class Meeting:
     def edges(
         self, planned: Sequence[Sequence[PlannedEdge]], condition: TileValue, guards: Sequence[SSAValue]
     ) -> Edges:
-        """The planned edges, behind the `if` that gave `guards`."""
+        """The planned edges, after the `if` that gave `guards`."""
         return tuple(tuple(self._edge(e, guard, condition, guards) for e, guard in dim) for dim in planned)
 
     def _edge(self, edge: Edge, guard: str | int | None, condition: TileValue, guards: Sequence[SSAValue]) -> Edge:
@@ -88,7 +88,7 @@ def edges_in_trip(name: str, start: Edges, flags: Mapping[Flag, SSAValue]) -> Ed
 
 
 def edges_after_loop(name: str, start: Edges, last: Edges, flags: Mapping[Flag, SSAValue]) -> Edges:
-    """The edges of a carried tile behind a loop, whose trips give it the edges `last`."""
+    """The edges of a carried tile after a loop, whose trips give it the edges `last`."""
     result: list[tuple[Edge, ...]] = []
     for dim, own in enumerate(edges_in_trip(name, start, flags)):
         guards = {guard for flag, guard in flags.items() if (flag.name, flag.dim) == (name, dim)}
@@ -109,5 +109,5 @@ def changed_edges(name: str, start: Edges, last: Edges, flags: Mapping[Flag, obj
 
 
 def independent_edges(edges: Edges, counter: Counter) -> Edges:
-    """The edges that do not move with a loop: those of one trip's tile say nothing about what is carried."""
+    """The edges that do not move with a loop: those of one trip's tile state nothing about what is carried."""
     return tuple(tuple(e for e in own if counter not in e.start.counters()) for own in edges)

@@ -1,4 +1,4 @@
-"""Operations along the axes of a tile: reductions, scans, sorts, products. Lanes beyond an array never count."""
+"""Operations along the axes of a tile: reductions, scans, sorts, matmuls. Lanes beyond an array never count."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def identity_of(fn: str, dtype: DType) -> float | int | bool:
 
 
 def reduce(b: KernelBuilder, fn: str, x: TileValue, axes: Sequence[int], keepdims: bool) -> TileValue:
-    """Reduce over axes; 16-bit floats combine in f32 and round once. The result counts unless it lies beyond an array
+    """Reduce over axes; 16-bit floats combine in f32 and round once. The result counts unless it is beyond an array
     along an axis that remains.
 
     Raises:
@@ -84,7 +84,7 @@ def scan(b: KernelBuilder, fn: str, x: TileValue, axis: int, reverse: bool) -> T
 
 
 def sort(b: KernelBuilder, x: TileValue, axis: int, descending: bool) -> TileValue:
-    """Stable sort along an axis; lanes beyond the array stay behind all others, also behind NaN.
+    """Stable sort along an axis; lanes beyond the array stay after all others, also after NaN.
 
     Raises:
         ShapeError: the tile may begin before its array along the axis.
@@ -111,7 +111,7 @@ def dot(
 
     Raises:
         ShapeError: the shapes do not fit.
-        DTypeError: the types do not multiply, not with that precision, or the accumulator cannot hold the product.
+        DTypeError: the types do not multiply, not with that precision, or the accumulator cannot hold the matmul.
         ArgumentError: there is no such precision.
     """
     if left.rank != 2 or right.rank != 2:
@@ -127,7 +127,7 @@ def dot(
     if accumulator is None:
         accumulator = b.full(result.shape, 0, total)
     elif accumulator.shape != result.shape:
-        message = f"the accumulator is {accumulator.shape}, but the product is {result.shape}"
+        message = f"the accumulator is {accumulator.shape}, but the matmul has shape {result.shape}"
         raise ShapeError(message, help=f"start it with `tw.zeros({result.shape}, tw.{total})`")
     # Both operands get the same zeros, so that neither reads the other's lanes beyond the end.
     depth = tuple(dict.fromkeys((*left.edges[1], *right.edges[0])))
@@ -154,7 +154,7 @@ def _rounds_to_tf32(precision: Any, left: DType, right: DType) -> bool:
     if precision in (None, "f32"):
         return False
     if precision != "tf32":
-        raise ArgumentError(f"there is no precision {precision!r} of products", help='use "f32" or "tf32"')
+        raise ArgumentError(f"there is no precision {precision!r} of matmuls", help='use "f32" or "tf32"')
     if (left, right) != (dtypes.f32, dtypes.f32):
         message = f'`dot` of {left} and {right} with `precision="tf32"`, which is one of f32'
         raise DTypeError(message, help="cast the operands to f32, or leave the precision out")
@@ -183,7 +183,7 @@ def _accumulator_type(
 
 
 def edge_of(start: Affine, stride: int, length: int, size: int) -> tuple[Edge, ...]:
-    """The edges of `length` lanes at `start + stride * lane` in an axis of `size`: those that can lie outside."""
+    """The edges of `length` lanes at `start + stride * lane` in an axis of `size`: those that can be outside."""
     low, high = start.range
     found: list[Edge] = []
     if low < 0:

@@ -133,7 +133,7 @@ class KernelSignature:
             if name not in known:
                 listed = ", ".join(f"`{n}`" for n in known) or "none"
                 message = f"`{self.name}` has no keyword parameter `{name}`"
-                raise ArgumentError(message, help=f"its compile-time parameters are: {listed}")
+                raise ArgumentError(message, help=f"the compile-time parameters are: {listed}")
         missing = [name for name in self.required if name not in given]
         if missing:
             message = f"`{self.name}` needs a value for `{missing[0]}`"

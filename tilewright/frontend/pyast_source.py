@@ -48,7 +48,7 @@ class FunctionSource:
         return self.function.__name__
 
     def location(self, node: ast.AST) -> SourceLocation:
-        """Where a node of the tree is in the user's file."""
+        """The location of a syntax node in the user's file."""
         line, column = getattr(node, "lineno", self.node.lineno), getattr(node, "col_offset", self.node.col_offset)
         end_line, end_column = getattr(node, "end_lineno", line), getattr(node, "end_col_offset", 0)
         end = self._characters(line, end_column) + 1 if end_line == line else 0
@@ -178,7 +178,7 @@ def _has_rewritten_assertions(node: ast.AST, read: CodeType, code: CodeType) -> 
 
 
 def plain_function(value: Any) -> FunctionType | None:
-    """The Python function behind a value that a kernel may call: itself, or what a function object of ours holds."""
+    """The Python function of a value that a kernel may call: itself, or what a function object of ours holds."""
     inner = value if isinstance(value, FunctionType) else getattr(value, "__wrapped__", value)
     return inner if isinstance(inner, FunctionType) else None
 

@@ -106,7 +106,7 @@ class Compiler(Expressions):
         """Compile the kernel function.
 
         Raises:
-            TilewrightError: the kernel has a mistake; the error has its place.
+            TilewrightError: the kernel has a mistake; the error has its location.
         """
         self._block(self.frame.source.node.body)
         if self.grid is None:
@@ -169,7 +169,7 @@ class Compiler(Expressions):
         labels = [self._zone_label(item) for item in node.items]
         for inner in (each for statement in node.body for each in ast.walk(statement)):
             if isinstance(inner, ast.Return):
-                self.unsupported(inner, "`return` inside a zone", "return behind the `with`")
+                self.unsupported(inner, "`return` inside a zone", "return after the `with`")
         for label in labels:
             self.at(node, self.b.add, tile.zone(label, tile.BEGIN))
         self._block(node.body)
@@ -183,7 +183,7 @@ class Compiler(Expressions):
                 call, "`with` for anything but `tw.zone`", 'leave it out, or write `with tw.zone("name"):`'
             )
         if item.optional_vars is not None:
-            self.unsupported(item.optional_vars, "`as` behind a zone", "leave it out: a zone is no value")
+            self.unsupported(item.optional_vars, "`as` after a zone", "leave it out: a zone is no value")
         given = call.args[0] if len(call.args) == 1 and not call.keywords else None
         if not isinstance(given, ast.Constant) or not isinstance(given.value, str) or not given.value.strip():
             message = "the name of a zone is a text that is written out"
@@ -366,7 +366,7 @@ class Compiler(Expressions):
         return TileValue(result.value, result.type, merges.independent_edges(result.edges, counter))
 
     def _carried_result(self, node: ast.For, name: str, value: Any, start: TileValue) -> TileValue:
-        """What the next trip gets, in the type that the loop started with."""
+        """The carried value of the next trip, in the type that the loop started with."""
         if not isinstance(value, TileValue | bool | int | float | np.generic | Affine):
             message = f"`{name}` is a tile before the loop and a {type(value).__name__} after a trip"
             self.fail(node, ArgumentError, message, "use two names")

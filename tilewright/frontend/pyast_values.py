@@ -1,7 +1,7 @@
-"""What a kernel computes with: arrays, tiles, and integers that depend on where in the grid or a loop a point is.
+"""Values of a kernel: arrays, tiles, and integers that depend on where in the grid or a loop a point is.
 
 An `Affine` is an integer known up to grid and loop counters: `constant + sum(coefficient * atom)`. Its range is known,
-which decides what is masked. A `TileValue` knows which of its lanes may lie beyond an array (`Edge`).
+which decides what is masked. A `TileValue` knows which of its lanes may be beyond an array (`Edge`).
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _atom_text(atom: Atom) -> str:
 
 @dataclass(frozen=True)
 class TileIndex:
-    """What `tw.grid` and `tw.steps` yield: the `number`-th block of `block` positions out of `extent`.
+    """The values that `tw.grid` and `tw.steps` yield: the `number`-th block of `block` positions out of `extent`.
 
     As a subscript it means the tile there; in arithmetic it is its number.
     """
@@ -186,8 +186,8 @@ class TileIndex:
 
 @dataclass(frozen=True)
 class Edge:
-    """Lanes `l` of one tile dimension with `start + stride * l >= limit` lie beyond an array: always, or where the bool
-    scalar `guard` is true, which says that the branch or trip that loaded them ran."""
+    """Lanes `l` of one tile dimension with `start + stride * l >= limit` are beyond an array: always, or where the bool
+    scalar `guard` is true, which states that the branch or trip that loaded them ran."""
 
     start: Affine
     stride: int
@@ -200,7 +200,7 @@ class Edge:
 
     @property
     def of_tile(self) -> Edge:
-        """The same for a tile of only the first lane, whose dimension is dropped."""
+        """The lanes for a tile of only the first lane, whose dimension is dropped."""
         return Edge(self.start, 0, self.limit, self.guard)
 
 
@@ -250,12 +250,12 @@ def no_edges(rank: int) -> Edges:
 
 
 def union_edges(*all_edges: Edges) -> Edges:
-    """Lanes that lie beyond an array in any of some tiles of one rank."""
+    """Lanes that are beyond an array in any of some tiles of one rank."""
     return tuple(_without_implied(dict.fromkeys(e for own in dim for e in own)) for dim in zip(*all_edges, strict=True))
 
 
 def _without_implied(edges: Mapping[Edge, None]) -> tuple[Edge, ...]:
-    """What lies beyond an array always needs no guard."""
+    """A lane that is always beyond the array needs no guard."""
     return tuple(e for e in edges if e.guard is None or e.unguarded not in edges)
 
 
@@ -309,7 +309,7 @@ class LoopLocal:
     def what_is_wrong(self, name: str) -> tuple[str, str]:
         """Why the name cannot be read there, and what to do."""
         if self.where == f"the loop over `{name}`":
-            message = f"`{name}` has no value behind {self.where}, which runs in order"
+            message = f"`{name}` has no value after {self.where}, which runs in order"
             return message, f"assign `{name}` in the loop to another name, which has a value before it"
         return f"`{name}` is assigned only inside {self.where}", f"give `{name}` a value before it"
 

@@ -74,7 +74,7 @@ def check_dims(dims: Mapping[str, Any], shapes: Sequence[tuple[int | str | None,
 def bound_dims(
     dims: Mapping[str, Dim], shape: tuple[int | str | None, ...] | None
 ) -> tuple[int | Dim | None, ...] | None:
-    """What `tw.jit(dims=...)` is to say of an input; None where no size of it has a range."""
+    """What `tw.jit(dims=...)` is to state of an input; None where no size of it has a range."""
     if shape is None or not any(n in dims for n in shape if isinstance(n, str)):
         return None
     return tuple(_ranged(dims, n) if isinstance(n, str) else n for n in shape)
@@ -100,7 +100,7 @@ def checked(spec: TensorSpec, value: Any, sizes: dict[str, int]) -> Any:
         value = np.asarray(value, storage)
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape is None or dtype is None:
-        raise located(ArgumentError(f"the input {spec.name!r} is a {type(value).__name__}", help=f"it takes {spec}"))
+        raise located(ArgumentError(f"the input {spec.name!r} is a {type(value).__name__}", help=f"pass {spec}"))
     if str(dtype).removeprefix("torch.") not in (spec.dtype.name, storage.name):
         raise located(DTypeError(f"the input {spec.name!r} is of {dtype}, not {spec.dtype}", help="cast it"))
     if storage in STORAGES:

@@ -2,7 +2,7 @@
 
 `to_numpy` never copies, except conjugates that torch has not computed yet. What it cannot share it refuses: arrays on
 another device, sparse arrays, tensors that record gradients. Arrays on CUDA devices are left as they are: `on_cuda`
-says what they hold, and the programs that take them share their memory.
+states what they hold, and the programs that take them share their memory.
 """
 
 from __future__ import annotations

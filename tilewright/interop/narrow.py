@@ -1,4 +1,4 @@
-"""Element types that arrays here do not have: integers of 2 and 4 bits, and floats of 4 and 8 bits beside OCP's.
+"""Element types that arrays here do not have: integers of 2 and 4 bits, and floats of 4 and 8 bits next to OCP's.
 
 Such an array is its bit patterns, as u8, and the type that gives them meaning. Operators convert from and to it; what
 moves elements moves the patterns. Every number of these types is an f32.

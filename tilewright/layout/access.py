@@ -1,9 +1,9 @@
 """How registers meet memory: vector width, instructions, bank conflicts and coalescing of the transfer of a tile.
 
-A load or store moves, per instruction, a vector of elements per lane. What it costs follows from where the digits of
-the lanes and of the vector lie in memory. Where their strides and extents are powers of two, the addresses of one
-instruction are a linear space over bits, XOR terms included, so that words, banks and sectors are counted by ranks;
-other strides (a padded pitch) are counted lane by lane.
+A load or store moves, per instruction, a vector of elements per lane. The cost follows from the memory strides of the
+digits of the lanes and of the vector. If their strides and extents are powers of two, the addresses of one instruction
+are a linear space over bits, XOR terms included, so that words, banks and sectors are counted by ranks; other strides
+(a padded pitch) are counted lane by lane.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True)
 class MemoryPorts:
-    """What of a memory decides the cost of an access.
+    """The properties of a memory that determine the cost of an access.
 
     Attributes:
         banks: words that are served at once.
@@ -144,7 +144,7 @@ def _vectorised(
 
 
 def _outside(digit: Digit, vector: int) -> Iterator[Digit]:
-    """What of a digit counts vectors rather than the elements of one."""
+    """The part of a digit that counts vectors, not elements of one vector."""
     if digit.kind != Kind.REGISTER or digit.stride >= vector:
         yield digit
     elif digit.stride * digit.extent > vector:
@@ -154,7 +154,7 @@ def _outside(digit: Digit, vector: int) -> Iterator[Digit]:
 
 @dataclass(frozen=True)
 class _Pattern:
-    """What the lanes of one instruction touch: each a vector of elements."""
+    """The accesses of the lanes of one instruction: a vector of elements each."""
 
     lanes: Sequence[Digit]
     vector: int
@@ -192,8 +192,8 @@ class _Pattern:
         return passes << (words - in_banks), passes * max(1, (1 << words) // self.ports.banks), 1 << sectors
 
     def by_lanes(self, starts: Iterable[int]) -> list[int]:
-        """The same for instructions whose lane 0 begins at `starts`, counted address by address. Without XOR terms only
-        where an address lies in a row of the banks and in a sector matters."""
+        """The cost of instructions whose lane 0 begins at `starts`, counted address by address. Without XOR terms only
+        the offset of an address within a row of the banks and within a sector matters."""
         period = lcm(self.ports.banks * self.ports.bank_bytes, self.ports.sector_bytes)
         period //= gcd(period, self.element_bytes)
         alike = Counter(starts if self.terms else (start % period for start in starts))

@@ -1,8 +1,8 @@
-"""What the named axes stand for, and how far apart places are.
+"""Kinds of axes, and the distance between positions.
 
-An axis belongs to a kind by the first part of its name: `core.x` is a core axis. The kinds of places that compute are
-nested: a register is in a lane, a lane in a warp, a warp in a block, and so on; moving an element between two places
-takes the mechanism of the outermost kind on which they differ.
+An axis belongs to a kind by the first part of its name: `core.x` is a core axis. The kinds of positions that compute
+are nested: a register is in a lane, a lane in a warp, a warp in a block, and so on; moving an element between two
+positions takes the mechanism of the outermost kind on which they differ.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def compose(outer: Layout, inner: Layout, axes: Sequence[str]) -> Layout:
     Raises:
         LayoutError: `axes` does not name one axis per dim of `outer`, an axis is swizzled in `inner` or produced by
             both, coordinates leave `outer`, digits of `inner` carry from one digit of `outer` into the next, or terms
-            of a partial would share a place.
+            of a partial would share a position.
     """
     _check_axes(outer, inner, axes)
     feeds = {axis: _Feed(outer.shard[dim], axis) for dim, axis in enumerate(axes)}
@@ -57,11 +57,11 @@ def compose(outer: Layout, inner: Layout, axes: Sequence[str]) -> Layout:
 def inverse(layout: Layout, axes: Sequence[str] | None = None) -> Layout:
     """From coordinates back to indices: dim `k` counts along `axes[k]`, axis `dim<d>` is the index along dim `d`.
 
-    Coordinates count from the lowest place of the argument, `layout.reach(axis)[0]`. All copies of an element lead to
-    its index. Outside the image of the argument the result has no meaning.
+    Coordinates count from the lowest position of the argument, `layout.reach(axis)[0]`. All copies of an element lead
+    to its index. Outside the image of the argument the result has no meaning.
 
     Raises:
-        LayoutError: two elements share a place, the layout is swizzled, an axis is left out or strides do not nest.
+        LayoutError: two elements share a position, the layout is swizzled, an axis is left out or strides do not nest.
     """
     order = layout.axes if axes is None else tuple(axes)
     if sorted(order) != sorted(layout.axes):
@@ -71,7 +71,7 @@ def inverse(layout: Layout, axes: Sequence[str] | None = None) -> Layout:
         )
     if layout.swizzle:
         raise LayoutError(
-            "a swizzled layout has no inverse of this form", help="use `locate` to find the element at a place"
+            "a swizzled layout has no inverse of this form", help="use `locate` to find the element at an address"
         )
     offset: dict[str, Size] = {}
     shard = tuple(_inverse_digits(layout, axis, offset) for axis in order)
@@ -178,7 +178,7 @@ def _inverse_digits(layout: Layout, axis: str, offset: dict[str, Size]) -> Digit
         for weight, digit in weighted(digits):
             if digit.stride == 0 and digit.extent != 1:
                 raise LayoutError(
-                    f"elements along dim {dim} share one place, so the place does not tell the index",
+                    f"elements along dim {dim} share one address, so the index cannot be computed from the address",
                     help="reduce the dim first",
                 )
             if digit.axis != axis or digit.extent == 1:

@@ -1,4 +1,4 @@
-"""What differs between two layouts written with common digits, and layouts made for the way between them."""
+"""Differences between two layouts written with common digits, and intermediate layouts between them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def in_memory(layout: Layout) -> bool:
 
 
 def moved_slots(source: Table, target: Table) -> Iterator[Slot]:
-    """The slots of places that hold something else in the target, which the source has not there as a copy."""
+    """The slots of positions that hold other elements in the target, of which the source has no copy there."""
     for slot in dict.fromkeys(chain(source.slots, target.slots)):
         if is_memory(slot.axis):
             continue
@@ -53,7 +53,7 @@ def moved_kinds(source: Table, target: Table) -> set[Kind]:
 
 
 def ends(at: Layout, target: Layout, term: Partial) -> Ends:
-    """What the target has at the places along which `term` is spread."""
+    """The target's digits at the positions along which `term` is spread."""
     for copy in target.replica:
         if copy.axis == term.axis and copy.stride == term.stride and copy.extent == term.extent:
             return Ends.COPIES
@@ -67,7 +67,7 @@ def ends(at: Layout, target: Layout, term: Partial) -> Ends:
 
 
 def shares_places(source: Layout, target: Layout) -> bool:
-    """Whether elements that share a place in the target share one in the source too."""
+    """Whether elements that share a position in the target share one in the source too."""
     tables = refine(source, target)
     return tables is not None and tables[1].still <= tables[0].still
 
@@ -128,7 +128,8 @@ def collective(source: Table, target: Table, far: Sequence[str]) -> str:
 
 
 def dense(layout: Layout, axis: str, keep: Kind) -> Layout:
-    """The layout's spread over axes of kind `keep` and above, with what each place holds row-major on a memory axis.
+    """The layout's spread over axes of kind `keep` and above, with the elements of each position row-major on a memory
+    axis.
 
     Raises:
         LayoutError: the layout is spread over such axes by digits that do not nest.

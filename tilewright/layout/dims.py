@@ -60,7 +60,7 @@ class _Arithmetic:
 class Dim(_Arithmetic):
     """An unknown integer: `min <= value <= max` and `value % multiple_of == 0`.
 
-    Two `Dim`s that compare equal stand for the same number; give a name to tell apart two that have the same bounds.
+    Two `Dim`s that compare equal stand for the same number; give names to distinguish two that have the same bounds.
     The bounds are tightened to multiples.
 
     Raises:
@@ -85,7 +85,7 @@ class Dim(_Arithmetic):
         high = self.max // self.multiple_of * self.multiple_of
         if low > high:
             raise LayoutError(
-                f"no multiple of {self.multiple_of} lies in {self.min}..{self.max}", help="widen the bounds of the Dim"
+                f"no multiple of {self.multiple_of} is in {self.min}..{self.max}", help="widen the bounds of the Dim"
             )
         object.__setattr__(self, "min", low)
         object.__setattr__(self, "max", high)
@@ -270,7 +270,7 @@ def _admitted(symbol: Dim, value: int) -> int:
         return value
     step = f" in steps of {symbol.multiple_of}" if symbol.multiple_of > 1 else ""
     raise LayoutError(
-        f"{value} is not a value of the Dim `{symbol}`, which lies in {symbol.min}..{symbol.max}{step}",
+        f"{value} is not a value of the Dim `{symbol}`, whose range is {symbol.min}..{symbol.max}{step}",
         help="pass a value within the bounds, or declare the Dim with wider ones",
     )
 
@@ -338,7 +338,7 @@ def _add(left: Size, right: Size) -> Size:
 def _scale(size: Size, factor: Size) -> Size:
     if not is_integer(factor):
         raise LayoutError(
-            f"cannot multiply `{size}` by `{factor}`: products of two unknown sizes are not represented",
+            f"cannot multiply `{size}` by `{factor}`: two unknown sizes cannot be multiplied",
             help="make one of the two static",
         )
     constant, terms = _split(size)

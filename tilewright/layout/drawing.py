@@ -1,6 +1,6 @@
-"""Layouts drawn as text: a grid whose cell at row `i` and column `j` names the place of element `(i, j)`.
+"""Layouts drawn as text: a grid whose cell at row `i` and column `j` names the position of element `(i, j)`.
 
-What part of a layout a drawing shows, and the banks of a memory, are here for drawings of all kinds.
+The window of a layout that a drawing shows, and the banks of a memory, are here for drawings of all kinds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Banks:
     ports: MemoryPorts
 
     def bank(self, coordinates: Mapping[str, int]) -> int:
-        """The bank at a place."""
+        """The bank at a position."""
         return coordinates[self.axis] * self.item_bytes // self.ports.bank_bytes % self.ports.banks
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ def banks_of(layout: Layout, ports: MemoryPorts, item_bytes: int) -> Banks:
 
 @dataclass(frozen=True)
 class Part:
-    """What of a layout is drawn: the last two dims at `leading`; a layout of rank 1 is one row.
+    """The drawn slice of a layout: the last two dims at `leading`; a layout of rank 1 is one row.
 
     Raises:
         LayoutError: a size is unknown, the layout has no such axis, or `leading` does not fit.
@@ -82,12 +82,12 @@ class Part:
         return shape[-2] if len(shape) > 1 else 1, shape[-1] if shape else 1
 
     def coordinates(self, row: int, column: int) -> dict[str, int]:
-        """Where the element of a cell is."""
+        """The position of the element of a cell."""
         rank = self.layout.rank
         return self.layout.coordinates((*self.leading, row, column)[-rank:] if rank else ())
 
     def title(self, names: Sequence[str]) -> str:
-        """What the cells show, and of what."""
+        """The contents of the cells, and their source."""
         title = f"{'/'.join(names) or 'no axes'} of ({', '.join(map(str, self.layout.shape))})"
         return title + (f" at ({', '.join(map(str, self.leading))}, ...)" if any(self.leading) else "")
 
@@ -106,9 +106,9 @@ def draw(
     """Draw the last two dims. A cell holds the coordinates on `axes` (all axes by default), joined by `/`.
 
     A layout of rank 1 is drawn as one row. Of a larger rank, the slice at the indices `leading` is drawn (zeros by
-    default). Long rows and columns keep their two ends with `...` between, unless `rows` and `columns` say which are
-    drawn. A last line names copies, if there are any.
-    With `banks`, the ports of the memory, each cell ends in the bank in which its element of `item_bytes` bytes begins.
+    default). Long rows and columns keep their two ends with `...` between, unless `rows` and `columns` select a window.
+    A last line names copies, if there are any. With `banks`, the ports of the memory, each cell ends in the bank in
+    which its element of `item_bytes` bytes begins.
 
     Raises:
         LayoutError: a size is unknown, the layout has no such axis or no banks, or a window or `leading` does not fit.
@@ -173,7 +173,7 @@ def _aligned(table: list[list[str]]) -> list[str]:
 
 
 def copies_of(layout: Layout, shown: Sequence[str]) -> list[str]:
-    """What copies and terms each element has along the axes that are shown."""
+    """The copies and terms of each element along the axes that are shown."""
     replicas = [f"{copy.extent}@{copy.axis}*{copy.stride}" for copy in layout.replica if copy.axis in shown]
     partials = [f"{copy.op} {copy.extent}@{copy.axis}*{copy.stride}" for copy in layout.partial if copy.axis in shown]
     lines = [f"each repeated over {' '.join(replicas)}"] if replicas else []

@@ -2,9 +2,8 @@
 
 Variables are numbers, their values indices, tables NumPy arrays with one axis per variable, `inf` where something is
 impossible. Variables are eliminated in order of their number of neighbours: all tables with the variable are added, and
-its best value for each choice of its neighbours is remembered (Dechter, Bucket elimination, 1999). Where even the best
-variable's table would be too large, one variable is fixed to each of its values in turn, and what cannot beat the best
-so far is cut.
+its best value for each choice of its neighbours is remembered (Dechter, Bucket elimination, 1999). If even the best
+variable's table would be too large, one variable is fixed to each of its values in turn, with branch and bound.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Iter:
 
 @dataclass(frozen=True)
 class Replica:
-    """The same element is repeated at `stride * k` further along `axis`, for `0 <= k < extent`."""
+    """An element is repeated at `stride * k` further along `axis`, for `0 <= k < extent`."""
 
     extent: Size
     stride: int
@@ -59,7 +59,7 @@ class Replica:
 
 @dataclass(frozen=True)
 class Partial:
-    """The place at `stride * k` along `axis` holds one of `extent` terms; the element is `op` over all of them."""
+    """The position at `stride * k` along `axis` holds one of `extent` terms; the element is `op` over all of them."""
 
     extent: Size
     stride: int
@@ -173,7 +173,7 @@ def weighted(digits: Sequence[Iter]) -> Iterator[tuple[int, Iter]]:
 
 
 def fuse_digits(digits: Sequence[Iter]) -> Digits:
-    """The same map with as few digits as possible: extents of 1 go, neighbours that continue each other merge."""
+    """An equal map with as few digits as possible: extents of 1 go, neighbours that continue each other merge."""
     result: list[Iter] = []
     for digit in digits:
         if digit.extent == 1:
@@ -237,7 +237,7 @@ def group_digits(digits: Sequence[Iter], factors: Sequence[Size]) -> tuple[Digit
     if not factors or len(inner) != len(factors) - 1 or digit_product(digits) != factors[0] * prod(inner):
         raise LayoutError(
             f"factors ({', '.join(map(str, factors))}) do not multiply to the padded size {digit_product(digits)}",
-            help="give positive static factors, outermost first, whose product is the padded size of the dim",
+            help="give positive static factors, outermost first, that multiply to the padded size of the dim",
         )
     groups: list[Digits] = []
     left = fuse_digits(digits)
@@ -298,4 +298,4 @@ def _check_stride(stride: object) -> None:
 def _check_moving_stride(stride: object, kind: str) -> None:
     _check_stride(stride)
     if stride == 0:
-        raise LayoutError(f"{kind} of stride 0 has no place of its own", help="drop it, or give it a stride")
+        raise LayoutError(f"{kind} of stride 0 repeats one address", help="drop it, or give it a stride")

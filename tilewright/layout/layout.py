@@ -46,22 +46,22 @@ class LinearTerm(NamedTuple):
     stride: int
 
     def value(self, index: Sequence[int]) -> int:
-        """What the term adds to the coordinate of the element at `index`."""
+        """The term's contribution to the coordinate of the element at `index`."""
         quotient = index[self.dim] // self.divisor
         return self.stride * (quotient if self.modulus is None else quotient % self.modulus)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A map from the indices of `shape` to sets of places, a place being one coordinate per named axis.
+    """A map from the indices of `shape` to sets of positions, a position being one coordinate per named axis.
 
     The coordinate of an element on an axis is the axis's `offset`, plus `stride * digit` over the digits on that axis,
     plus `stride * k` for one `k` of each replica and partial on it, then changed by the XOR terms in order.
 
     Attributes:
         shape: the logical sizes; one may be a `Dim`, or arithmetic on one.
-        shard: for each dim its digits, outermost first. A dim is padded on its own to the product of its digits; an
-            index within the padding has a place too. Only the outermost digit of a dim may have an unknown extent.
+        shard: for each dim its digits, outermost first. A dim is padded on its own to the size of its digits; an index
+            within the padding has a position too. Only the outermost digit of a dim may have an unknown extent.
         replica: the iters over which each element is repeated.
         partial: the iters over which copies hold terms that are still to be combined.
         offset: pairs (axis, offset), kept sorted and without zeros.
@@ -237,7 +237,7 @@ class Layout:
         return found
 
     def coordinates(self, index: Sequence[int]) -> dict[str, int]:
-        """The coordinate on each axis of the first copy of the element at `index`, which may lie in the padding.
+        """The coordinate on each axis of the first copy of the element at `index`, which may be padding.
 
         Raises:
             IndexError_: the index is outside the padded shape.
@@ -246,7 +246,7 @@ class Layout:
         return {axis: self._swizzled(axis, value) for axis, value in self._linear(index).items()}
 
     def places(self, index: Sequence[int]) -> frozenset[tuple[int, ...]]:
-        """Every place that holds the element at `index` or a term of it: coordinates in the order of `axes`.
+        """Every position that holds the element at `index` or a term of it: coordinates in the order of `axes`.
 
         Raises:
             IndexError_: the index is outside the padded shape.
@@ -260,7 +260,7 @@ class Layout:
 
     @cached_property
     def _shifts(self) -> list[dict[str, int]]:
-        """What each combination of replicas and partials adds, per axis."""
+        """The offsets of each combination of replicas and partials, per axis."""
         shifts: list[dict[str, int]] = []
         copies = (*self.replica, *self.partial)
         for steps in product(*(range(static(copy.extent)) for copy in copies)):
@@ -400,7 +400,7 @@ def _check_covers(dim: int, size: Size, digits: Digits) -> None:
     if not is_at_least(padded, size):
         raise LayoutError(
             f"the digits of dim {dim} count {padded} indices, but its size is {size}",
-            help="enlarge the outermost digit to ceil_divide(size, product of the inner extents)",
+            help="enlarge the outermost digit to ceil_divide(size, product of the extents inside it)",
         )
 
 

@@ -1,4 +1,4 @@
-"""What a layout is called in the catalogue, where it equals one of its layouts as a map.
+"""The catalogue name of a layout that equals one of its layouts as a map.
 
 name_of(layout, 16)                               # 'wgmma accumulator', or None
 """

@@ -1,6 +1,6 @@
 """Operations that make one layout from another: normal forms, refinement, tiles, slices and renumbering.
 
-Each says what the result maps an index to, in terms of the argument. None enumerates indices.
+Each documents the result's map in terms of the argument. None enumerates indices.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tilewright.layout.layout import Layout, has_effect
 
 
 def canonical(layout: Layout) -> Layout:
-    """The same map, padding included, in a form that equal maps share wherever it can be seen that they are equal.
+    """An equal map, padding included, in a form that equal maps share wherever it can be seen that they are equal.
 
     Digits that continue each other merge, extents of 1 go, digits of stride 0 lose their axis, replicas and partials
     get positive strides and a fixed order, XOR terms without effect or that undo each other go.
@@ -49,7 +49,7 @@ def canonical(layout: Layout) -> Layout:
 
 
 def forward_copies(layout: Layout) -> Layout:
-    """The same places, with positive strides of replicas and partials: the offset names the lowest copy."""
+    """An equal layout with positive strides of replicas and partials: the offset names the lowest copy."""
     shift: dict[str, Size] = {}
     for copy in (*layout.replica, *layout.partial):
         if copy.stride < 0:
@@ -65,7 +65,7 @@ def forward_copies(layout: Layout) -> Layout:
 
 
 def trim(layout: Layout) -> Layout:
-    """The same map on logical indices with the least padding: outermost digits shrink to what the shape needs."""
+    """An equal map on logical indices with the least padding: outermost digits shrink to what the shape needs."""
     sizes = zip(layout.shape, layout.shard, strict=True)
     shard = tuple(trim_digits(digits, size) for size, digits in sizes)
     return layout if shard == layout.shard else replace(layout, shard=shard)
@@ -79,7 +79,7 @@ def checked_dim(layout: Layout, dim: int) -> int:
 
 
 def split(layout: Layout, dim: int, factors: Sequence[Size]) -> Layout:
-    """The same map with the digits of `dim` refined so that each factor (outermost first) is a run of digits.
+    """An equal map with the digits of `dim` refined so that each factor (outermost first) is a run of digits.
 
     Raises:
         LayoutError: the factors do not multiply to the padded size, or a digit straddles a boundary.
@@ -91,7 +91,7 @@ def split(layout: Layout, dim: int, factors: Sequence[Size]) -> Layout:
 
 
 def product(outer: Layout, inner: Layout) -> Layout:
-    """A layout of `inner`-shaped tiles arranged as `outer` says; shapes multiply dim by dim.
+    """A layout of `inner`-shaped tiles arranged by `outer`; shapes multiply dim by dim.
 
     Element `t` of tile `o` lives, on each axis, at `span(inner, axis) * outer(o) + inner(t)`.
 
@@ -100,9 +100,7 @@ def product(outer: Layout, inner: Layout) -> Layout:
             XOR terms of `outer` cannot be scaled.
     """
     if outer.rank != inner.rank:
-        raise LayoutError(
-            f"a product of layouts of ranks {outer.rank} and {inner.rank}", help="give both the same rank"
-        )
+        raise LayoutError(f"composing layouts of ranks {outer.rank} and {inner.rank}", help="give both the same rank")
     inner = replace(inner, swizzle=_useful_terms(inner))
     spans = {axis: static(inner.span(axis)) for axis in inner.axes}
     tile_shape = inner.static_shape
@@ -131,8 +129,8 @@ def product(outer: Layout, inner: Layout) -> Layout:
 def tile(layout: Layout, tile_shape: Sequence[int]) -> Layout:
     """Divide a layout into tiles: rank `2n`, shape `(ceil(shape / tile_shape)..., tile_shape...)`.
 
-    Index `(o..., t...)` of the result lives where index `o * tile_shape + t` of the argument does. Where the tiles
-    reach beyond the padding, the outermost digit goes on with its stride.
+    Index `(o..., t...)` of the result lives where index `o * tile_shape + t` of the argument does. If the tiles reach
+    beyond the padding, the outermost digit continues with its stride.
 
     Raises:
         LayoutError: a digit straddles the border of a tile.
@@ -201,7 +199,7 @@ def nested_on(layout: Layout, axis: str) -> list[AxisIter]:
 
 
 def compact(layout: Layout, axis: str) -> Layout:
-    """Number the places on `axis` from 0 without gaps, in their order.
+    """Number the positions on `axis` from 0 without gaps, in their order.
 
     Raises:
         LayoutError: a stride on the axis is negative, strides overlap, it is swizzled, or an extent other than the last
@@ -210,7 +208,7 @@ def compact(layout: Layout, axis: str) -> Layout:
     chain = nested_on(layout, axis)
     if layout.swizzle_on(axis) or any(part.stride < 0 for part in chain):
         raise LayoutError(
-            f"axis `{axis}` is swizzled or runs backwards, so its places cannot be renumbered digit by digit",
+            f"axis `{axis}` is swizzled or runs backwards, so its addresses cannot be renumbered digit by digit",
             help="take the swizzle away, or use positive strides",
         )
     dense: dict[int, int] = {}
@@ -256,7 +254,7 @@ def _shifted_term(term: XorTerm, inner: Layout, span: int) -> XorTerm:
     if span != 1 << shift or lower_bound(low) < 0 or upper_bound(high) >= span:
         raise LayoutError(
             f"the outer layout is swizzled on `{term.axis}`, but the inner one covers {low}..{high} there",
-            help="swizzle the product instead, or let the inner layout cover 0..2**n-1",
+            help="swizzle the composed layout instead, or let the inner layout cover 0..2**n-1",
         )
     return replace(term, target=term.target + shift, source=term.source + shift)
 
@@ -310,7 +308,7 @@ def _crosses(digits: Digits, start: Size, size: Size) -> LayoutError:
 
 
 def rename_axis(layout: Layout, old: str, new: str) -> Layout:
-    """The same layout with the axis `old` called `new`.
+    """The layout with the axis `old` renamed to `new`.
 
     Raises:
         LayoutError: the layout has an axis `new` already.

@@ -1,4 +1,4 @@
-"""Questions about layouts: equality as maps, injectivity, contiguity, and which element lives at a place."""
+"""Questions about layouts: equality as maps, injectivity, contiguity, and which element lives at a position."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from tilewright.layout.operations import canonical, checked_dim, trim
 
 
 def same_map(left: Layout, right: Layout) -> bool:
-    """Whether both put every element of the same shape at the same places, with the same partials. Padding is ignored.
+    """Whether both put every element of the same shape at the same positions, with the same partials. Padding is
+    ignored.
 
     Exact for static layouts; time linear in the size only when different XOR terms have to be compared. For unknown
     sizes True means equal for all values, False that it could not be shown.
@@ -36,7 +37,7 @@ def same_map(left: Layout, right: Layout) -> bool:
 
 
 def is_injective(layout: Layout) -> bool:
-    """Whether no two elements have a place in common. With unknown sizes, whether that holds for all values."""
+    """Whether no two elements have a position in common. With unknown sizes, whether that holds for all values."""
     layout = canonical(trim(layout))
     if all(_axis_is_injective(layout, axis) for axis in layout.axes) and not _has_still_digit(layout):
         return True
@@ -49,8 +50,8 @@ def is_injective(layout: Layout) -> bool:
 
 
 def has_copies(layout: Layout, axis: str, count: int) -> bool:
-    """Whether several of the `count` places along `axis` may hold the same element: it has replicas there, or fewer
-    digits than places. The layout's sizes are known."""
+    """Whether several of the `count` positions along `axis` may hold the same element: it has replicas there, or fewer
+    digits than positions. The layout's sizes are known."""
     held = prod(static(digit.extent) for digit in layout.iters if digit.axis == axis and digit.stride)
     return held < count or any(copy.axis == axis for copy in layout.replica)
 
@@ -69,7 +70,7 @@ def is_contiguous(layout: Layout, axis: str) -> bool:
 
 
 def contiguous_run(layout: Layout, axis: str, dim: int = -1) -> int:
-    """The largest `n` such that each aligned block of `n` indices along `dim` lies consecutively on `axis`.
+    """The largest `n` such that each aligned block of `n` indices along `dim` is contiguous on `axis`.
 
     This is how wide a vector access may be. The padding counts as elements; 1 when neighbours are not adjacent. Under
     XOR terms the run is certain but may not be the largest.
@@ -90,7 +91,7 @@ def contiguous_run(layout: Layout, axis: str, dim: int = -1) -> int:
 def alignment(layout: Layout, axis: str, dim: int = -1) -> int:
     """A number that divides the coordinate on `axis` of every index that is 0 in the innermost digit of `dim`.
 
-    Counted before swizzling; 0 when all of them are 0. With `contiguous_run` it tells which vector accesses are
+    Counted before swizzling; 0 when all of them are 0. With `contiguous_run` it determines which vector accesses are
     aligned.
     """
     dim = checked_dim(layout, dim)
@@ -109,7 +110,7 @@ def locate(layout: Layout, place: Mapping[str, int]) -> tuple[int, ...] | None:
     Axes that are not named count as 0.
 
     Raises:
-        LayoutError: the layout is not static, two elements share a place, or strides do not nest.
+        LayoutError: the layout is not static, two elements share a position, or strides do not nest.
     """
     if not layout.is_static:
         raise needs_values(layout)
@@ -141,7 +142,7 @@ def _same_places(left: Layout, right: Layout) -> bool:
 
 
 def _named_places(layout: Layout, index: Sequence[int]) -> set[frozenset[tuple[str, int]]]:
-    """Places as the axes on which the coordinate is not 0."""
+    """Positions as the axes on which the coordinate is not 0."""
     named = (zip(layout.axes, place, strict=True) for place in layout.places(index))
     return {frozenset(pair for pair in pairs if pair[1]) for pairs in named}
 

@@ -1,9 +1,9 @@
 """Several layouts of one shape, written with the same digits.
 
-Each dim is cut at every weight at which one of the layouts cuts it, and each axis of places at every stride, until no
-digit spans a cut of another layout. Then a layout is a table: which digit of the index, or which copy, each position of
-an axis holds; and the difference of two layouts is the difference of two tables. Memory axes are not cut: their strides
-may be anything, a pitch or a swizzle included.
+Each dim is cut at every weight at which one of the layouts cuts it, and each axis of positions at every stride, until
+no digit spans a cut of another layout. Then a layout is a table: which digit of the index, or which copy, each position
+of an axis holds; and the difference of two layouts is the difference of two tables. Memory axes are not cut: their
+strides may be anything, a pitch or a swizzle included.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Table:
 
     Attributes:
         slots: what each occupied slot holds.
-        still: digits of the index that move along no axis: their elements share a place.
+        still: digits of the index that move along no axis: their elements share a position.
         offset: pairs (axis, offset).
     """
 
@@ -62,7 +62,7 @@ class Table:
     offset: tuple[tuple[str, int], ...]
 
     def slot_of(self, digit: IndexDigit) -> Slot | None:
-        """Where a digit of the index is; None for one that moves along no axis."""
+        """The slot of a digit of the index; None for one that moves along no axis."""
         return next((slot for slot, content in self.slots.items() if content == digit), None)
 
 
@@ -74,7 +74,7 @@ def plain_form(layout: Layout) -> Layout:
 
 @lru_cache(maxsize=4096)
 def refine(*layouts: Layout) -> tuple[Table, ...] | None:
-    """Tables of static layouts of one shape; None where digits or strides do not nest or places are swizzled."""
+    """Tables of static layouts of one shape; None where digits or strides do not nest or positions are swizzled."""
     plain = [plain_form(layout) for layout in layouts]
     if any(not layout.is_static or any(not is_memory(term.axis) for term in layout.swizzle) for layout in plain):
         return None
@@ -123,7 +123,7 @@ class _Cuts:
                 return True
 
     def _exchange(self, dim: int, weight: int, digit: Iter) -> None:
-        """A cut of the dim inside a digit is a cut of its axis, and the other way round."""
+        """A cut of the dim inside a digit is a cut of its axis, and vice versa."""
         if is_memory(digit.axis) or not digit.stride:
             return
         strides = self.axes[digit.axis]
@@ -156,7 +156,7 @@ class _Cuts:
         return Table(slots, frozenset(still), offset)
 
     def _pieces(self, dim: int, weight: int, digit: Iter) -> Iterable[tuple[int, int]]:
-        """The digits of the dim that lie in one digit of a layout, as (weight, extent); none is all padding."""
+        """The digits of the dim within one digit of a layout, as (weight, extent); none is all padding."""
         end = weight * static(digit.extent)
         for piece, extent in _split(weight, end, self.dims[dim]):
             outermost = piece * extent >= self.sizes[dim]

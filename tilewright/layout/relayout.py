@@ -3,10 +3,10 @@
     plan = plan_relayout(source, target, dtypes.f16, machine)
     print(plan)                                   # steps with their cost, or the reason why there is none
 
-Two layouts of one shape are written with common digits (`refinement`); the axes on which the digits stand differently
-say what has to move. Between registers that is renaming, shuffles within a warp, or a trip through a memory; between
-registers and memory a load or a store; within a memory a copy; between cores and devices messages or collectives.
-Terms of a sum are combined on the way. The layout solver, the cost model and the emitters all ask this one function.
+Two layouts of one shape are written with common digits (`refinement`); the axes on which the digits differ determine
+the data movement. Between registers that is renaming, shuffles within a warp, or a trip through a memory; between
+registers and memory a load or a store; within a memory a copy; between cores and devices messages or collectives. Terms
+of a sum are combined on the way. The layout solver, the cost model and the emitters all ask this one function.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tilewright.machines.machine import Machine
 
 
 class Move(StrEnum):
-    """What a step does."""
+    """The kind of a step."""
 
     RENAME = "rename"  # registers within a thread
     SHUFFLE = "shuffle"  # between the lanes of a warp
@@ -74,11 +74,11 @@ class Plan:
 
     @property
     def layout(self) -> Layout:
-        """Where the value is at the end."""
+        """The space of the value at the end."""
         return self.steps[-1].layout if self.steps else self.source
 
     def __str__(self) -> str:
-        return "; ".join(map(str, self.steps)) if self.steps else "nothing moves"
+        return "; ".join(map(str, self.steps)) if self.steps else "no data movement"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What relayouts cost at least, for many pairs of layouts at a time.
+"""Lower bounds of relayout costs, for many pairs of layouts at a time.
 
 A plan looks at every digit of two layouts and at the banks that they meet in. Most of what it costs can be seen from
 each layout alone: which bits of the index its lanes and warps hold, and how many registers there are. So the search for
@@ -38,15 +38,15 @@ WIDTH = 32
 
 @dataclass(frozen=True, eq=False)
 class Holder:
-    """What can be seen from one layout of registers.
+    """Facts of one register layout.
 
     Attributes:
-        lanes, warps: for each bit of their numbers, what it holds.
+        lanes, warps: for each bit of their ids, the bit of the index that it holds.
         registers: for each bit of the index whether it is in registers.
         elements: elements in the registers of a thread.
         size: elements of the tile.
         lane_count: lanes that hold the tile, copies included.
-        warp_count: the same of warps.
+        warp_count: warps that hold the tile, copies included.
         distinct_warps: warps that hold different parts.
         terms: extents of the sums to be finished, by the kind of the axis that they are spread over.
     """
@@ -130,13 +130,13 @@ def _registers(holder: Holder, item_bytes: int) -> int:
 
 
 class _Moves(NamedTuple):
-    """What happens at the places of one kind of axis, for each source and target.
+    """The data movement at the positions of one kind of axis, for each source and target.
 
     Attributes:
-        moves: whether a place holds something else in the target, and no copy in the source.
-        crosses: whether it comes from another such place, or the place held nothing.
-        kept: one in how many of a place's elements stay there, the others going to registers elsewhere.
-        picked: bits of the place's number that choose among registers of its own.
+        moves: whether a position holds something else in the target, and no copy in the source.
+        crosses: whether it comes from another such position, or the position held nothing.
+        kept: one in how many of a position's elements stay there, the others going to registers elsewhere.
+        picked: bits of the position that choose among registers of its own.
     """
 
     moves: Flags
@@ -160,7 +160,7 @@ class _Moves(NamedTuple):
 
 
 def _combining(kind: Kind, count: int, source: Holder, item_bytes: int, machine: Machine) -> float:
-    """What finishing a sum costs."""
+    """The cost of finishing a sum."""
 
     def cycles(*names: str) -> float:
         return sum(machine.cycles[name] for name in names) / machine.clock_hertz
@@ -231,7 +231,7 @@ def holder_of(layout: Layout) -> Holder | None:
 
 
 def _column(axis: str, stride: int) -> int:
-    """Where bits of an axis stand among those of its kind: warp groups after warps."""
+    """The offset of an axis's bits among those of its kind: warp groups after warps."""
     return stride.bit_length() - 1 + (WIDTH // 2 if axis in ("warpgroup", "wave") else 0)
 
 

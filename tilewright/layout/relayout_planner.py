@@ -1,7 +1,7 @@
 """The ways from layout to layout, and what they cost on a machine. `plan_relayout` is the way in.
 
 Times are of one core: instructions at their rate, words through banks, bytes over a memory's or link's bandwidth. Sums
-of such parts are not overlapped: a plan is compared with plans, and a step's time with what the step would hide behind.
+of such parts are not overlapped: a plan is compared with plans, and a step's time with that of work that it overlaps.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Planner:
             if misfit is not None:
                 return misfit
         if any(digit.stride == 0 and digit.extent != 1 for digit in target.iters) and not shares_places(source, target):
-            return "elements would share a place"
+            return "elements would share an address"
         if set(target.partial) - set(source.partial):
             return "terms of a sum cannot be made from a finished value"
         return None
@@ -131,7 +131,7 @@ class Planner:
         ]
 
     def _reduction(self, at: Layout, term: Partial, target: Layout) -> Step:
-        """Terms spread over cores or devices: to shards, copies or one place, as the target has them."""
+        """Terms spread over cores or devices: to shards, copies or one position, as the target has them."""
         end = ends(at, target, term)
         result = {Ends.COPIES: _as_copies, Ends.ONE: _without}.get(end, _Shards(target))(at, term)
         link = self._link(term.axis)
@@ -223,7 +223,7 @@ class Planner:
         seconds = bytes_ * granules / link.bytes_per_second + rounds * link.latency_s
         names = ", ".join(f"`{axis}`" for axis in far)
         reach = max(kind_of(axis) for axis in far)
-        return Step(move, target, reach, seconds, f"{bytes_:.0f} bytes a place over {names}, runs of {run} bytes")
+        return Step(move, target, reach, seconds, f"{bytes_:.0f} bytes a position over {names}, runs of {run} bytes")
 
     # ---- within a block ---------------------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class Planner:
 
     def _shuffle(self, target: Layout, source_table: Table, target_table: Table) -> Step:
         """Each lane receives, one a shuffle, the registers that other lanes hold: all of them where digits of the lane
-        number change places, all but one in n where a digit of n comes from the registers."""
+        id are exchanged, all but one in n where a digit of n comes from the registers."""
         crosses, kept = False, 1
         for slot, content in source_table.slots.items():
             if kind_of(slot.axis) != Kind.LANE or isinstance(content, Copy):
@@ -327,7 +327,7 @@ class Planner:
     def _vector_step(
         self, move: Move, result: Layout, registers: Table, strides: Mapping[Content, int], lines: int, memory: Memory
     ) -> Step:
-        """What a vector unit takes: an instruction a vector, or the time of each element that it gathers or scatters;
+        """The time of a vector unit: an instruction a vector, or the time of each element that it gathers or scatters;
         each line of the cache once, however many accesses touch it."""
         kinds = {Kind.REGISTER: 1, Kind.LANE: 1, Kind.WARP: 1}
         for slot, content in registers.slots.items():
@@ -442,7 +442,7 @@ class Planner:
 
     @staticmethod
     def _local_elements(layout: Layout) -> int:
-        """Elements in the memory of one place."""
+        """Elements in the memory of one position."""
         held = prod(static(p.extent) for p in layout.iters if p.axis != NO_AXIS and kind_of(p.axis) >= Kind.BLOCK)
         return -(-prod(layout.static_shape) // held)
 
@@ -465,12 +465,12 @@ def _same(first: Layout, second: Layout) -> bool:
 
 
 def _without(at: Layout, term: Partial) -> Layout:
-    """The layout after the terms were combined at the first of their places."""
+    """The layout after the terms were combined at the first of their positions."""
     return replace(at, partial=tuple(other for other in at.partial if other != term))
 
 
 def _as_copies(at: Layout, term: Partial) -> Layout:
-    """The layout after the terms were combined at all of their places."""
+    """The layout after the terms were combined at all of their positions."""
     plain = _without(at, term)
     return replace(plain, replica=(*plain.replica, Replica(term.extent, term.stride, term.axis)))
 

@@ -1,9 +1,9 @@
-"""How a tile lies in a memory that it only passes through, on its way from registers to registers.
+"""The layout of a tile in a scratch memory, between two register layouts.
 
-Where all digits are powers of two, the arrangement is made to measure: the registers that both sides hold next to each
+If all digits are powers of two, the arrangement is made to measure: the registers that both sides hold next to each
 other come first, so that both move vectors; then the bits that decide the bank, of which each side has its own, joined
-by XOR so that the lanes of neither side meet in a bank (the idea of Triton's linear layouts, arXiv 2505.23819,
-section 5). Elsewhere a few usual arrangements are tried.
+by XOR so that the lanes of neither side meet in a bank (the idea of Triton's linear layouts, arXiv 2505.23819, section
+5). Elsewhere a few usual arrangements are tried.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tilewright.layout.refinement import Content, IndexDigit, Slot, Table, index
 
 @dataclass(frozen=True)
 class Arrangement:
-    """Where the digits of an index are in a memory."""
+    """The memory strides of the digits of an index."""
 
     slots: Mapping[Slot, Content]
     swizzle: tuple[XorTerm, ...] = ()
@@ -84,7 +84,7 @@ def _width(extent: int) -> int:
 
 
 def _vectors(source: _Side, target: _Side, item_bytes: int, ports: MemoryPorts) -> Iterator[list[IndexDigit]]:
-    """What may be next to each other in memory: the registers that both sides have, and where these fill no word, more
+    """Digits that may be contiguous in memory: the registers that both sides have, and where these fill no word, more
     registers of one side. Elements of less than a word move together where they share a register."""
     word = _width(max(1, ports.bank_bytes // item_bytes))
     first, second = ([side.registers.get(1 << b) for b in range(word)] for side in (source, target))

@@ -35,7 +35,7 @@ ValueCost = Callable[[Any], "float | None"]
 
 @dataclass(frozen=True)
 class Origin:
-    """What asks for a constraint: a sentence, and the user's line. Constraints of one origin stand and fall together
+    """The source of a constraint: a sentence, and the user's line. Constraints of one origin stand and fall together
     when a contradiction is explained."""
 
     text: str
@@ -162,7 +162,7 @@ class Problem:
         return Solution(values, found.cost, search.nodes, len(network.sizes))
 
     def cost_of(self, constraint: Constraint, values: Sequence[Value]) -> float:
-        """What a constraint adds to the cost of an assignment; `inf` where it does not allow it."""
+        """The cost that a constraint adds to an assignment; `inf` if it forbids it."""
         if isinstance(constraint, Choice):
             return _seconds(constraint.cost(values[constraint.variable]))
         return _seconds((constraint.cost or _equal)(values[constraint.first], values[constraint.second]))
@@ -214,7 +214,7 @@ def _seconds(cost: float | None) -> float:
 
 
 class _Part(NamedTuple):
-    """What one relation adds to the costs of a pair of groups."""
+    """The costs that one relation adds to a pair of groups."""
 
     costs: PairCosts
     rows: Sequence[int]
@@ -350,7 +350,7 @@ class _Network:
         return any(size == 0 for size in self.sizes.values())
 
     def suspects(self) -> set[Origin]:
-        """Origins among which a contradiction lies: those that emptied a domain, or all."""
+        """Origins that contain a contradiction: those that emptied a domain, or all."""
         empty = [self.causes[group] for group, size in self.sizes.items() if size == 0]
         return min(empty, key=len) if empty else {constraint.origin for constraint in self.constraints}
 

@@ -1,5 +1,5 @@
-"""Layouts drawn as SVG, the way kernel authors draw them: a cell per element, labelled with its place and coloured by
-the lane that holds it, or by the bank that it begins in.
+"""Layouts drawn as SVG, the way kernel authors draw them: a cell per element, labelled with its position and coloured
+by the lane that holds it, or by the bank that it begins in.
 
     text = draw_svg(wgmma_accumulator((64, 8)))                       # W0 L1 R2 in a cell
     text = draw_svg(shared_matrix((64, 64), 16), ports=MemoryPorts(), item_bytes=2)
@@ -42,7 +42,7 @@ def draw_svg(
     item_bytes: int = 1,
     marked: Mapping[tuple[int, int], str] | None = None,
 ) -> str:
-    """An SVG document of the last two dims, or of the window of them that `rows` and `columns` say.
+    """An SVG document of the last two dims, or of the window of them that `rows` and `columns` select.
 
     A cell holds the coordinates on `axes` (all axes by default, outermost first). With the `ports` of a memory, cells
     also show the bank in which their element of `item_bytes` bytes begins, and have its colour. Cells in `marked`, by
@@ -63,7 +63,7 @@ def draw_svg(
 
 @dataclass(frozen=True)
 class _Colours:
-    """What colours the cells: banks, or the lanes; in a layout without lanes, what else there is."""
+    """The axes that colour the cells: banks, or lanes; in a layout without lanes, any others."""
 
     part: Part
     banks: Banks | None
@@ -86,7 +86,7 @@ class _Colours:
         return static(self.part.layout.span(self.axis)) if self.axis else 1
 
     def number(self, at: Mapping[str, int]) -> int:
-        """The lane or bank of a place."""
+        """The lane or bank of a position."""
         return self.banks.bank(at) if self.banks is not None else at.get(self.axis, 0)
 
     def colour(self, number: int) -> str:
@@ -187,7 +187,7 @@ def _swatch_width(colours: _Colours) -> int:
 
 
 def _names(axes: Sequence[str]) -> dict[str, str]:
-    """What stands for each axis in a cell: a letter, or as much of its name as tells it from the others."""
+    """The label of each axis in a cell: a letter, or an unambiguous prefix of its name."""
     short = {axis: _LETTERS.get(axis, f"{axis.rpartition('.')[2]}=") for axis in axes}
     short |= {axis: "@" for axis in axes if axis.partition(".")[0] == "mem"}
     times = Counter(short.values())

@@ -283,6 +283,6 @@ class _Parser:
 
     def _error(self, message: str, position: int) -> LayoutError:
         return LayoutError(
-            f"this is not the text of a layout: {message}\n    {self.text}\n    {' ' * position}^",
+            f"invalid text of a layout: {message}\n    {self.text}\n    {' ' * position}^",
             help="write it as in `(128, 64) : [8@warp 16@mem*64 | 64@mem] + offset[mem=4]`",
         )

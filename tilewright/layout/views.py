@@ -72,10 +72,10 @@ def reduce(
     keep_dims: bool = False,
     private_axes: Collection[str] = (),
 ) -> Layout:
-    """Drop dims. The result at an index has all places that the argument has along the dropped dims.
+    """Drop dims. The result at an index has all positions that the argument has along the dropped dims.
 
-    Their digits become replicas (the result is complete everywhere), or partials when `op` is given (each place holds a
-    term, still to be combined by `op`). Digits on `private_axes` (the registers of one thread) leave nothing behind.
+    Their digits become replicas (the result is complete everywhere), or partials when `op` is given (each position
+    holds a term, still to be combined by `op`). Digits on `private_axes` (the registers of one thread) are dropped.
 
     Raises:
         LayoutError: there is no such dim.
@@ -106,7 +106,7 @@ def broadcast(
 ) -> Layout:
     """Dim `k` of the argument becomes dim `dims[k]` of `shape`; the other dims are new, and dims of size 1 stretch.
 
-    All elements along a new or stretched dim share the places of the one that they come from. A dim in `digits` is
+    All elements along a new or stretched dim share the positions of the one that they come from. A dim in `digits` is
     spread out instead: its digits use up replicas of the argument, except those on `private_axes`, which are free.
 
     Raises:
@@ -171,7 +171,7 @@ class Broadcast:
     private_axes: tuple[str, ...] = ()
 
     def image(self, layout: Layout, digits: Mapping[int, Sequence[Iter]] | None = None) -> Layout:
-        """The output layout; `digits` spreads repeated dims over replicas, else they stay at one place."""
+        """The output layout; `digits` spreads repeated dims over replicas, else they stay at one position."""
         _check_shape(layout, self.source)
         return broadcast(layout, self.target, self.dims, digits, private_axes=self.private_axes)
 
@@ -209,7 +209,7 @@ class Reduce:
 
 
 def _still_digits(size: Size) -> Digits:
-    """Digits that count `size` indices and stay at one place."""
+    """Digits that count `size` indices and stay at one position."""
     return (Iter(size, 0, NO_AXIS),) if upper_bound(size) > 1 else ()
 
 
@@ -223,7 +223,7 @@ def _check_shape(layout: Layout, shape: Sequence[Size]) -> None:
 
 
 def _matching_groups(source: Sequence[Size], target: Sequence[Size]) -> list[tuple[list[int], list[int]]]:
-    """Cut two shapes into the finest runs of dims with equal products."""
+    """Cut two shapes into the finest runs of dims with equal numbers of elements."""
     groups: list[tuple[list[int], list[int]]] = []
     here = there = 0
     while here < len(source) and there < len(target):
@@ -248,7 +248,7 @@ def _matching_groups(source: Sequence[Size], target: Sequence[Size]) -> list[tup
 def _different_sizes(source: Sequence[Size], target: Sequence[Size]) -> LayoutError:
     return LayoutError(
         f"shape ({', '.join(map(str, source))}) cannot be regrouped into ({', '.join(map(str, target))}): no runs "
-        "of dims have known equal products",
+        "of dims are known to have equal sizes",
         help="use a shape with the same number of elements, with each unknown size kept whole",
     )
 
@@ -291,7 +291,7 @@ def _check_broadcast(layout: Layout, shape: Sequence[Size], dims: Sequence[int])
 
 
 def _without_replicas(replicas: tuple[Replica, ...], digits: Sequence[Iter]) -> tuple[Replica, ...]:
-    """What is left of replicas of positive stride when digits use some of them up."""
+    """The remaining replicas of positive stride when digits use some of them up."""
     for digit in digits:
         if digit.extent != 1 and digit.stride:
             replicas = _without_replica(fuse_copies(replicas), digit)

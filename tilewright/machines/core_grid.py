@@ -1,5 +1,5 @@
-"""What is special to a grid of cores that move data explicitly: its shape, the memory and the units of a core, its
-networks, and how long each takes. The numbers are in the machine's file, with their sources."""
+"""Properties of a grid of cores that move data explicitly: its shape, the memory and the units of a core, its networks,
+and how long each takes. The numbers are in the machine's file, with their sources."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class CoreGrid:
         network_bytes_per_cycle: what one link of a network moves.
         hop_cycles: what each router on the way adds to the latency of a transfer.
         semaphore_cycles: from an increment of another core's semaphore to its arrival, on a way of no hops.
-        multiply_cycles: of a product of two tiles, at the fidelity that is exact for 16-bit floats.
+        multiply_cycles: of a matmul of two tiles, at the fidelity that is exact for 16-bit floats.
         matrix_cycles, copy_cycles: of the matrix unit, for a tile of sums or differences, and for a copied one.
         reduce_cycles: of the matrix unit, for a tile that is reduced.
         tilize_cycles, untilize_cycles: of unpack, for a tile that it takes out of rows, and of pack, for one that it
@@ -102,7 +102,7 @@ class CoreGrid:
 
     @property
     def memory_bytes(self) -> int:
-        """What programs may use of a core's memory."""
+        """Bytes of a core's memory that programs may use."""
         return self.memory_end_bytes - self.memory_base_bytes
 
     def half_registers(self, wide: bool) -> int:

@@ -1,4 +1,4 @@
-"""Machines as data: typed on load from the `.toml` files beside this one."""
+"""Machines as data: typed on load from the `.toml` files in this folder."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Memory:
 
 @dataclass(frozen=True)
 class Link:
-    """What joins the places along the axes called `axis` or `axis.*`: bytes per second into or out of one place,
-    latency of a message in seconds, and the size below which a message costs as much as one of that size."""
+    """The interconnect along the axes called `axis` or `axis.*`: bytes per second into or out of one position, latency
+    of a message in seconds, and the size below which a message costs as much as one of that size."""
 
     axis: str
     bytes_per_second: float
@@ -70,14 +70,14 @@ class Vector:
 
 @dataclass(frozen=True)
 class MatrixAtom:
-    """An instruction that multiplies small matrices: `rows` x `depth` times `depth` x `columns`, in `cycles` where many
-    follow each other on one core. A family that differs in types has one name. Its right operand has as many steps of
-    the depth as fill a word of 32 bits side by side.
+    """An MMA instruction: `rows` x `depth` times `depth` x `columns`, in `cycles` where many follow each other on one
+    core. A family that differs in types has one name. Its right operand has as many steps of the depth as fill a word
+    of 32 bits side by side.
 
     With `parts` more than 1 it stands for several instructions: each operand is multiplied by two to the power `scale`
     and taken apart into a sum of so many numbers of the type `part`, rounded to nearest one after the other, and the
-    products of two parts whose numbers have a sum below `parts` are added. Where something is out of range then, the
-    result is not finite. Only products that ask for it are done so."""
+    MMAs of two parts whose indices have a sum below `parts` are added. The result is not finite if a part is out of
+    range. Only matmuls that request it are computed so."""
 
     name: str
     left: str
@@ -103,20 +103,20 @@ class MatrixAtom:
 
     @property
     def pairs(self) -> int:
-        """How many products of parts there are."""
+        """Number of MMAs between parts."""
         return self.parts * (self.parts + 1) // 2
 
 
 @dataclass(frozen=True)
 class Residency:
-    """What the blocks share that one core of a GPU runs at once.
+    """The resources of an SM, which its resident thread blocks share.
 
     Attributes:
         blocks: how many there are at most.
         block_threads: the most threads of one block.
         registers: those of all threads, of 32 bits.
         register_unit: a warp has a multiple of so many registers.
-        partitions: parts of the core, each with its share of the warps and registers.
+        partitions: parts of the SM, each with its share of the warps and registers.
         shared_bytes: the shared memory of all blocks.
         shared_unit_bytes: a block has a multiple of so many bytes of it.
         reserved_shared_bytes: what the system takes of it for each block.
@@ -191,7 +191,7 @@ class Machine:
         return next((a for a in found if depth and depth % a.depth == 0), None)
 
     def split_atom(self, left: DType, right: DType, accumulator: DType) -> MatrixAtom | None:
-        """What multiplies matrices of these types in parts, where there is something."""
+        """The MMA instruction that multiplies matrices of these types in parts, or None."""
         types = (left.name, right.name, accumulator.name)
         found = (a for a in self.matrix_atoms if (a.left, a.right, a.accumulator) == types and a.parts > 1)
         return next(found, None)
@@ -208,7 +208,7 @@ class Machine:
         return next((a for a in self.matrix_atoms if (a.name, a.left, a.right, a.accumulator) == wanted), None)
 
     def matrix_atom_of_words(self, left: DType, right: DType, accumulator: DType, depth: int) -> MatrixAtom | None:
-        """The same for a right operand in words."""
+        """The MMA instruction for a right operand packed in words."""
         return self.matrix_atom(left, left, accumulator, depth) if right == u32 else None
 
     def memory(self, name: str) -> Memory:
@@ -224,11 +224,11 @@ class Machine:
         found = next((m for m in self.memories if m.name == name), None)
         if found is None:
             known = ", ".join(m.name for m in self.memories)
-            raise TargetError(f"{self.name} has no memory `{name}`", help=f"its memories are {known}")
+            raise TargetError(f"{self.name} has no memory `{name}`", help=f"the memories are {known}")
         return found
 
     def link_of(self, axis: str) -> Link | None:
-        """What joins the places along an axis; None where nothing does."""
+        """The interconnect along an axis, or None."""
         return next((link for link in self.links if link.axis == axis.partition(".")[0]), None)
 
     @property

@@ -1,4 +1,4 @@
-"""Where the lanes of a loop nest fall in memory: affine analysis of loads and stores.
+"""Affine analysis of loads and stores: strides of a loop nest's lanes in memory.
 
 A nest has dimensions 0..n-1. The index of a tile dimension is `Index(dim, stride, offset)`: `stride * i_dim + offset`,
 or a constant when `dim` is None. A `Form` is a coordinate of a ref as a linear function of nest dimensions and symbols.

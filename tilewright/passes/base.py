@@ -1,4 +1,4 @@
-"""What a pass is and what it works on."""
+"""The protocol of passes, the unit of compilation, and remarks."""
 
 from __future__ import annotations
 

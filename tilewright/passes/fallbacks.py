@@ -19,7 +19,7 @@ from tilewright.machines.machine import Machine
 MOST_LEVELS = 6
 # From these levels on, loops copy ahead in two stages, and not at all.
 FEWEST_STAGES, NO_STAGES = 1, 2
-NO_ROOM_FOR_STAGES = "the block has no room for stages beside its other buffers"
+NO_ROOM_FOR_STAGES = "shared memory has no room for stages next to the other buffers of the block"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Calls of library routines, on targets whose machines have no such libraries."""
+"""Refusal of library routines on targets without these libraries."""
 
 from __future__ import annotations
 

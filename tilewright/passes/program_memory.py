@@ -1,9 +1,9 @@
-"""Give every array of the program a place: an input, an output, a constant, or an offset in the arena.
+"""Assign memory to every array of a program: an input, an output, a constant, or an offset in the arena.
 
 Arrays whose lifetimes do not meet share memory; a result is computed where it is returned from; reshapes are views; a
-donated input's memory takes the output that replaces it; what a kernel writes over lies where its operand does, if
-nothing else reads that. An analysis, for the targets that run a program as one call:
-the program stays as it is, and the plan stands beside it.
+donated input's memory takes the output that replaces it; what a kernel writes over is where its operand does, if
+nothing else reads that. An analysis, for the targets that run a program as one call: the program stays as it is, and
+the plan stands next to it.
 
 Before:
     func.func @main(%x: tensor<16xf32>) -> tensor<16xf32> {
@@ -51,7 +51,7 @@ INPUT, OUTPUT, CONSTANT, ARENA = "input", "output", "constant", "arena"
 
 @dataclass(frozen=True)
 class Place:
-    """Where an array lives: `index` of an input or output, name of a constant, or byte offset in the arena."""
+    """The memory of an array: `index` of an input or output, name of a constant, or byte offset in the arena."""
 
     kind: str
     index: int = 0

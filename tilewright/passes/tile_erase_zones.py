@@ -1,4 +1,4 @@
-"""Take out the marks of zones, which cost nothing where nobody records them.
+"""Remove zone markers when tracing is off.
 
 Before:
     func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {

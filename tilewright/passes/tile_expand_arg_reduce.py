@@ -1,4 +1,4 @@
-"""Find where the best element of a line is by what machines do in parallel: reductions.
+"""Expand argmin and argmax into two reductions.
 
 The best element is found first, then the least index of those that equal it. A NaN is the best there is, and equals
 nothing.

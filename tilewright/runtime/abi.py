@@ -5,15 +5,14 @@ pointers to the inputs, the outputs and the constants, all C-contiguous; `arena`
 `arena_bytes + threads * worker_scratch_bytes`, both rounded up to 64; the scratch of worker `w` begins at
 `arena + arena_bytes + w * worker_scratch_bytes`. It returns 0, or a positive status that the manifest explains.
 
-`parallel` is `i32 parallel(ptr function, ptr context, i64 chunks, i32 threads)`. It runs
-`function(ptr context, i64 chunk, i32 worker)` for every chunk and returns 0 when all are done. It returns 1 when the
-call is to end, since a signal handler of Python has raised: some chunks are not run then. With no chunks it only tells
-whether the call is to end; loops of a program ask so on each trip. `worker` is below
-`threads` and unique among the chunks of this call that run at one time; the caller is worker 0. With one thread, inside
-another job or while another caller has the pool, it runs all chunks in the caller as worker 0. A job of a few
-microseconds says so by a negative number of chunks: waking a worker takes longer than that, so it is shared only with
-workers that are awake, and only one such job in `BRIEF_JOBS_A_WAKE` that found one asleep wakes it, for those that may
-follow.
+`parallel` is `i32 parallel(ptr function, ptr context, i64 chunks, i32 threads)`. It runs `function(ptr context, i64
+chunk, i32 worker)` for every chunk and returns 0 when all are done. It returns 1 when the call is to end, since a
+signal handler of Python has raised: some chunks are not run then. With no chunks it only indicates whether the call is
+to end; loops of a program ask so on each trip. `worker` is below `threads` and unique among the chunks of this call
+that run at one time; the caller is worker 0. With one thread, inside another job or while another caller has the pool,
+it runs all chunks in the caller as worker 0. A job of a few microseconds states it by a negative number of chunks:
+waking a worker takes longer than that, so it is shared only with workers that are awake, and only one such job in
+`BRIEF_JOBS_A_WAKE` that found one asleep wakes it, for those that may follow.
 
 The support object defines the thread pool (`tw_parallel`), one run with a leased arena (`tw_run`, and `tw_run_unlocked`
 for a caller that holds the interpreter's lock), the function that Python calls (`tw_call`) and the memory of outputs
@@ -56,7 +55,7 @@ BRIEF_JOBS_A_WAKE = 16
 
 
 class BufferSpec(ctypes.Structure):
-    """What one input or output array must be. `alias` is the input whose memory an output takes over, or -1."""
+    """The required form of one input or output array. `alias` is the input whose memory an output takes over, or -1."""
 
     _fields_ = (
         ("descriptor", ctypes.c_void_p),
@@ -71,7 +70,7 @@ class BufferSpec(ctypes.Structure):
 
 
 class Descriptor(ctypes.Structure):
-    """One program bound to a number of threads: what `tw_call` finds behind its capsule."""
+    """One program bound to a number of threads: what `tw_call` finds in its capsule."""
 
     _fields_ = (
         ("entry", ctypes.c_void_p),
@@ -147,7 +146,7 @@ class MemoryHandler(ctypes.Structure):
 
 
 class BlocksMemory(ctypes.Structure):
-    """What a memory handler needs, in one piece."""
+    """The state of a memory handler, in one piece."""
 
     _fields_ = (("state", BlocksState), ("handler", MemoryHandler), ("capsule_name", ctypes.c_char * 16))
 

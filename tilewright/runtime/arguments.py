@@ -1,4 +1,4 @@
-"""The arrays of a call, checked against what a program's manifest says of them."""
+"""The arrays of a call, checked against what a program's manifest states of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_count(manifest: Manifest, arrays: Sequence[object]) -> None:
 
 
 def check_array(manifest: Manifest, spec: ArraySpec, array: Any) -> None:
-    """Refuse an array, on the host or a device, that is not what the manifest says.
+    """Refuse an array, on the host or a device, that is not what the manifest states.
 
     Raises:
         DTypeError, ShapeError: it is not.
@@ -50,7 +50,7 @@ def check_array(manifest: Manifest, spec: ArraySpec, array: Any) -> None:
 
 
 def listed_outputs(manifest: Manifest, out: Any) -> list[Any]:
-    """What `out` holds, one for each output.
+    """The arrays of `out`, one for each output.
 
     Raises:
         ArgumentError: it holds another number.

@@ -4,8 +4,8 @@
         path = cache.get(key) or cache.put(key, program.save, {"name": program.manifest.name})
 
 Each entry is a file, written whole under a name that nobody has, synced and renamed, then entered in an sqlite index,
-which alone says what is an entry. A process killed at any moment leaves at most a file without an entry, which `prune`
-sweeps. Several processes may use one directory. A cache that cannot be used costs events, never an error.
+which alone states what is an entry. A process killed at any moment leaves at most a file without an entry, which
+`prune` sweeps. Several processes may use one directory. A cache that cannot be used costs events, never an error.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class CompileCache:
     def put(
         self, key: str, write: Callable[[Path], object], record: Mapping[str, object], *, sync: bool = True
     ) -> Path | None:
-        """Let `write` write a temporary file and make it the entry; `record` must be what JSON can hold. Without `sync`
-        the reader must notice contents that were lost with the machine's power.
+        """Let `write` write a temporary file and make it the entry; `record` must be serialisable as JSON. Without
+        `sync` the reader must notice contents that were lost with the machine's power.
 
         None when the cache cannot be written. What `write` raises, other than OSError, comes through.
         """
@@ -127,7 +127,7 @@ class CompileCache:
     @contextlib.contextmanager
     def lock(self, key: str) -> Generator[None]:
         """Hold the key among all processes and threads, so that one compiles and the others find it. A thread that
-        holds the key already goes on."""
+        holds the key already continues."""
         _check_key(key)
         mine = (os.getpid(), threading.get_ident(), key)
         if mine in self._held:
@@ -162,7 +162,7 @@ class CompileCache:
         return True
 
     def clear(self) -> int:
-        """Drop all entries and leftovers; return how many entries there were. What is not the cache's stays."""
+        """Drop all entries and leftovers; return how many entries there were. Files that are not the cache's stay."""
         count = self._index.clear()
         if self._index.is_writeable:
             for path in own_files(self.home):
@@ -172,7 +172,7 @@ class CompileCache:
     def prune(self, max_bytes: int) -> int:
         """Drop the least recently used entries until at most `max_bytes` remain; return how many were dropped.
 
-        Also sweeps what killed processes left behind.
+        Also sweeps what killed processes left.
         """
         self._sweep()
         return self._evict(max_bytes)
@@ -299,7 +299,7 @@ def _digest(path: Path) -> bytes:
 
 
 def _unlink(path: Path) -> None:
-    """Remove a file. One that cannot be removed, such as a directory in its place, is reported."""
+    """Remove a file. One that cannot be removed, such as a directory in its position, is reported."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:

@@ -53,7 +53,7 @@ class Contents:
     _digest: bytes
 
     def verify_constants(self) -> None:
-        """Read all constants, wherever they lie, and compare their checksum.
+        """Read all constants, wherever they are, and compare their checksum.
 
         Raises:
             ProgramFileError: they are damaged.
@@ -108,13 +108,13 @@ def _write_at(file: BinaryIO, offset: int, content: bytes | memoryview) -> None:
 
 
 def _own(manifest: Manifest) -> list[Constant]:
-    """The constants that lie in the program's file."""
+    """The constants that are in the program's file."""
     return [constant for constant in manifest.constants if not constant.key]
 
 
 def read(path: Path, find: Find | None = None) -> Contents:
     """Open a program file. The file must not change in place while the contents are in use. `find` gives the constants
-    that lie elsewhere, by their keys.
+    that are elsewhere, by their keys.
 
     Raises:
         ProgramFileError: it is damaged, truncated or from another version; a constant is not found.
@@ -134,7 +134,7 @@ def read(path: Path, find: Find | None = None) -> Contents:
     sections: list[bytes] = []
     for name, (offset, nbytes, digest) in zip(_SECTIONS, entries, strict=True):
         if not end <= offset <= offset + nbytes <= size:
-            raise _damaged(f"its section `{name}` lies outside it")
+            raise _damaged(f"its section `{name}` is outside of it")
         if any(content[end:offset]):
             raise _damaged(f"there is something before its section `{name}`")
         end = offset + nbytes
@@ -156,20 +156,20 @@ def _view(section: Bytes, constant: Constant, find: Find | None) -> Bytes:
         part = None if found is None else found[constant.offset : constant.offset + constant.nbytes]
         if part is None or len(part) != constant.nbytes:
             raise ProgramFileError(
-                "a constant of the program lies in a compile cache that no longer has it",
+                "a constant of the program is missing from the compile cache that stores it",
                 help="compile the program again, and `save` it to move it",
             )
         return part
     view = section[constant.offset : constant.offset + constant.nbytes]
     if len(view) != constant.nbytes:
-        raise _damaged("its constants are shorter than its manifest says")
+        raise _damaged("its constants are shorter than its manifest declares")
     return view
 
 
 def _read_header(content: mmap.mmap, size: int) -> list[tuple[int, int, bytes]]:
     magic, version, section_count, file_bytes = _PREFIX.unpack_from(content)
     if magic != _MAGIC:
-        raise ProgramFileError("this is not a program file", help="give a file that `save` wrote, ending in .twp")
+        raise ProgramFileError("the file is no program file", help="give a file that `save` wrote, ending in .twp")
     if version != FORMAT_VERSION:
         raise ProgramFileError(
             f"the program file has version {version}, this runtime reads {FORMAT_VERSION}",
@@ -178,7 +178,7 @@ def _read_header(content: mmap.mmap, size: int) -> list[tuple[int, int, bytes]]:
     if content[_TABLE_END:_HEADER_BYTES] != _digest_of(content[:_TABLE_END]) or section_count != len(_SECTIONS):
         raise _damaged("its header does not match its checksum")
     if file_bytes != size:
-        raise _damaged(f"it has {size} bytes where its header says {file_bytes}")
+        raise _damaged(f"it has {size} bytes where its header declares {file_bytes}")
     return [_ENTRY.unpack_from(content, _PREFIX.size + i * _ENTRY.size) for i in range(len(_SECTIONS))]
 
 

@@ -1,4 +1,4 @@
-"""What a compiled program says of itself: its arrays, its memory, and the machine that it needs."""
+"""The manifest of a compiled program: its arrays, its memory, and the machine that it needs."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Alias(msgspec.Struct, frozen=True):
 
 
 class Constant(msgspec.Struct, frozen=True):
-    """Where one constant lies in the file's section of constants, in bytes; offsets are multiples of 64. One with a
-    `key` lies in that entry of the compile cache instead, at that offset."""
+    """The range of one constant in the file's section of constants, in bytes; offsets are multiples of 64. One with a
+    `key` is in that entry of the compile cache instead, at that offset."""
 
     offset: int
     nbytes: int
@@ -51,7 +51,7 @@ class Constant(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """What a positive status of the program means. `code` names the error class to raise, such as `TW0401`."""
+    """The meaning of a positive status of the program. `code` names the error class to raise, such as `TW0401`."""
 
     status: int
     code: str
@@ -64,9 +64,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     `cpu` and `features` are LLVM's names; only `features` must be present to run. `estimated_seconds` is the cost
     model's; above a microsecond the interpreter's lock is released. The code is one object, or several one after the
-    other of `object_sizes` bytes; of a program for a GPU, one for each of its kernels, and `device` says what a call
-    does with them. The code calls `library_functions`, which are bound when it is loaded.
-    `metadata["memory_report"]`, where given, is the table that an out-of-memory error shows.
+    other of `object_sizes` bytes; of a program for a GPU, one for each of its kernels, and `device` states what a call
+    does with them. The code calls `library_functions`, which are bound when it is loaded. `metadata["memory_report"]`,
+    where given, is the table that an out-of-memory error shows.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return sum(spec.nbytes for index, spec in enumerate(self.outputs) if index not in aliased)
 
     def with_report(self, message: str) -> str:
-        """What is said when memory is not there, with the table of large buffers where there is one."""
+        """The error for missing memory, with the table of large buffers if there is one."""
         report = self.metadata.get("memory_report", "")
         return f"{message}\n{report}" if report else message
 

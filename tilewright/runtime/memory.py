@@ -1,4 +1,4 @@
-"""Pages of memory and the C library behind them, for what Python's own `mmap` does not offer."""
+"""Pages of memory and the C library under them, for what Python's own `mmap` does not offer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MADV_WIPEONFORK = 18
 
 
 class Protection(enum.IntEnum):
-    """What pages allow besides reading."""
+    """Access rights of pages besides reading."""
 
     READ = _PROT_READ
     EXECUTE = _PROT_READ | _PROT_EXEC

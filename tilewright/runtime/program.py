@@ -4,7 +4,7 @@
     out = program(q, k, v)
 
 A call with exact arrays (`numpy.ndarray` of the right dtype and shape, contiguous) goes through a native function in a
-fraction of a microsecond. Everything else goes the slow way in Python, which copies what must be copied and says what
+fraction of a microsecond. Everything else goes the slow way in Python, which copies what must be copied and states what
 is wrong with the rest.
 """
 
@@ -84,7 +84,7 @@ class Program(ProgramFile):
 
         Raises:
             ArgumentError: a wrong number of arrays, an `out` that cannot be written, or a wrong number of threads.
-            DTypeError, ShapeError: an array is not what the manifest says.
+            DTypeError, ShapeError: an array is not what the manifest states.
             OverlapError: an array that is written overlaps another one.
             ResourceExhausted: the call cannot have its memory; nothing has run.
             ProgramFileError: the file's constants are damaged; they are checked at the first call.
@@ -252,7 +252,7 @@ def _mismatch(*_: Any) -> Any:
 
 def load(path: str | Path, find: Find | None = None) -> AnyProgram:
     """Load a program that `save` wrote, for this machine's CPU or for a GPU. The constants are mapped; the file must
-    not be changed in place. `find` gives those that lie in the compile cache, by their keys.
+    not be changed in place. `find` gives those that are in the compile cache, by their keys.
 
     Raises:
         ProgramFileError: the file is damaged, truncated or from another version.

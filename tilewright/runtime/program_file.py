@@ -1,4 +1,4 @@
-"""What every compiled program is, whatever runs it: a manifest, code and constants, which can be saved."""
+"""The common part of compiled programs: a manifest, code and constants, which can be saved."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ProgramFile:
     """Code with its manifest and constants.
 
     `verify_constants` is called before the first use of the constants, where nothing has checked them. `elsewhere`
-    says which entries of the compile cache hold constants, and where.
+    states which entries of the compile cache hold constants, and where.
 
     Raises:
         CompilerBug: the manifest contradicts itself or the constants.

@@ -1,8 +1,8 @@
 """Large constants of compiled programs: each is kept once in the compile cache, and mapped by all that have it.
 
-A constant's name says what it should hold: the digest of a captured array, and how that is packed. So the programs of
+A constant's name states what it should hold: the digest of a captured array, and how that is packed. So the programs of
 one model, such as one that reads a prompt and one that adds a token, share their weights, on disk and in memory. What a
-program adds is one entry, a pack: its constants lie side by side, as near to each other as in a program's own file.
+program adds is one entry, a pack: its constants are adjacent, as near to each other as in a program's own file.
 """
 
 from __future__ import annotations

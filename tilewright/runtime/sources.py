@@ -34,7 +34,7 @@ class Sources:
         """BLAKE2b over the contents of the package's files and the versions of Python and the libraries that decide
         what is generated, in hex. None where the files have changed since the package was imported, or are not there.
 
-        The digest is remembered in `memo_directory` beside the stamp, so that a later process reads no file. A
+        The digest is remembered in `memo_directory` next to the stamp, so that a later process reads no file. A
         directory that cannot be written costs that time, nothing else.
         """
         if not self.are_as_imported():
@@ -71,7 +71,7 @@ class Sources:
         return digest
 
     def _stamp(self) -> str | None:
-        """A digest of what the file system says of the files, without reading them; None where there are none."""
+        """A digest of what the file system states of the files, without reading them; None where there are none."""
         hasher = hashlib.blake2b(digest_size=32)
         files = [*self._files()]
         for name, status in (*files, *_library_files()):

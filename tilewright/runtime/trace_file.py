@@ -36,7 +36,7 @@ class _File:
         path.write_bytes(_HEAD + _TAIL)
 
     def add(self, events: Sequence[Event]) -> None:
-        """Write events over the end of the file, and the end behind them."""
+        """Write events over the end of the file, and the end after them."""
         lines = b",\n".join(msgspec.json.encode(event) for event in events)
         with open(self.path, "r+b") as file:
             file.seek(-len(_TAIL), 2)

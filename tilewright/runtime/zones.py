@@ -1,4 +1,4 @@
-"""What kernels recorded of their zones, as slices of time.
+"""Zones that kernels recorded, as time slices.
 
 A kernel's records are an array of blocks x sections x words of 64 bits, one section for each role. A section is a
 header of six words, two at a time: nanoseconds of the device and cycles of the multiprocessor when the role began
@@ -25,8 +25,8 @@ Records = np.ndarray[Any, Any]
 
 
 class Zones(msgspec.Struct, frozen=True, kw_only=True):
-    """What a kernel records: the labels of its zones and its roles, each by number, the words of a section, and the
-    cycles of a second that the machine's file names."""
+    """The recording plan of a kernel: the labels of its zones and its roles, each by number, the words of a section,
+    and the cycles of a second that the machine's file names."""
 
     labels: tuple[str, ...]
     roles: tuple[str, ...]
@@ -34,7 +34,7 @@ class Zones(msgspec.Struct, frozen=True, kw_only=True):
     clock_hertz: float
 
     def nbytes(self, blocks: int) -> int:
-        """What the records of so many blocks take."""
+        """Bytes of the records of so many blocks."""
         return 8 * blocks * len(self.roles) * self.words
 
 
@@ -54,8 +54,8 @@ class Slice:
 
 
 def slices_of(zones: Zones, records: Records) -> list[Slice]:
-    """The slices of a launch, each behind those that it is in. Cycles count from the first block on a multiprocessor
-    on, whose nanoseconds are taken."""
+    """The slices of a launch, each after those that it is in. Cycles count from the first block on a multiprocessor on,
+    whose nanoseconds are taken."""
     blocks = records.reshape(-1, len(zones.roles), zones.words)
     cycles_per_ns = _cycles_per_ns(zones, blocks)
     first: dict[int, tuple[int, int]] = {}
@@ -72,7 +72,7 @@ def slices_of(zones: Zones, records: Records) -> list[Slice]:
 
 
 def _cycles_per_ns(zones: Zones, blocks: Records) -> float:
-    """By the longest span, if that is long; else what the machine's file says."""
+    """By the longest span, if that is long; else what the machine's file states."""
     spans = (blocks[:, :, STOP : STOP + 2] - blocks[:, :, START : START + 2]).reshape(-1, 2)
     ns, cycles = spans[int(np.argmax(spans[:, 0]))]
     return float(cycles) / float(ns) if ns >= _LONG_ENOUGH_NS else zones.clock_hertz * 1e-9

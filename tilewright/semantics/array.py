@@ -301,7 +301,7 @@ def _top_k(operands: Sequence[Tensor], a: Attributes) -> tuple[Tensor, ...]:
 
 
 def exchange(attributes: Attributes, brought: Mapping[int, Tensor]) -> dict[int, Tensor]:
-    """What each device of a meeting has of a collective, from what each brought, in the order of their group."""
+    """Results of a collective on each device, from the arrays of all, in the order of their group."""
     kind, members = attributes["kind"], list(brought)
     arrays = list(brought.values())
     if kind == "permute":

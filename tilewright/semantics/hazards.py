@@ -1,4 +1,4 @@
-"""What can be wrong with the order of what a block of warps, or a grid of cores, does."""
+"""Hazards of thread blocks and of grids of cores: races, deadlocks, unmatched phases."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from tilewright.errors import CompilerBug, SourceLocation
 
 
 class HazardError(CompilerBug):
-    """A scheduled kernel whose parts get in each other's way, or wait for what does not come."""
+    """A scheduled kernel has a race, or waits for an event that is never signalled."""
 
 
 class RaceError(HazardError):
-    """Warps, copies and asynchronous products touch the same memory in no order."""
+    """Warps, copies and asynchronous MMAs touch the same memory in no order."""
 
 
 class PhaseError(HazardError):
@@ -18,19 +18,19 @@ class PhaseError(HazardError):
 
 
 class DeadlockError(HazardError):
-    """No agent of a block can go on."""
+    """Deadlock: no thread of the block can make progress."""
 
 
 class CoreHazard(HazardError):
-    """What is wrong in a program of a grid of cores.
+    """A hazard of a program for a grid of cores.
 
     Attributes:
         kind: a name of this kind of mistake, which stays.
         core: row and column of the core; None where it is about the whole program.
-        agent: what does it on that core: a mover, or a part of the thread that computes (unpack, math, pack).
+        agent: the thread on that core: a mover, or a part of the thread that computes (unpack, math, pack).
         op: the operation, as text.
         trips: which trip it is of each loop around it, the outer ones first.
-        cycle: who waits for what, where nothing can go on.
+        cycle: who waits for what, where no thread can make progress.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class CoreHazard(HazardError):
 
 
 class CoreRaceError(CoreHazard, RaceError):
-    """Agents, or what they began, touch the same memory of a core, array or semaphore in no order."""
+    """Threads, or what they began, touch the same memory of a core, array or semaphore in no order."""
 
 
 class CoreDeadlockError(CoreHazard, DeadlockError):
-    """Agents of cores wait for what does not come."""
+    """Threads of cores wait for events that are never signalled."""

@@ -111,7 +111,7 @@ def _geqrf(operands: Sequence[Tensor], a: Attributes) -> Sequence[Any]:
 
 
 def _orgqr(operands: Sequence[Tensor], a: Attributes) -> Sequence[Any]:
-    """The product of the reflectors, one after the other."""
+    """Multiply the reflectors, one after the other."""
     packed, tau = operands
     rows, columns = packed.shape
     result = np.eye(rows, columns)

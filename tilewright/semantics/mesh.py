@@ -76,7 +76,7 @@ def run(
 
 
 def _meet(devices: Sequence[_Device], device: _Device) -> bool:
-    """Have a device and those that it waits for exchange what they brought, if all are there; whether they did."""
+    """Have a device and those that it waits for exchange what they copied, if all are there; whether they did."""
     op = device.op
     if op is None:
         return False

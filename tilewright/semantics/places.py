@@ -1,4 +1,4 @@
-"""Where in a kernel something happens, for errors, and where in an array the elements of a tile are."""
+"""Locations of operations for errors, and array indices of a tile's elements."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Worker buffers are poisoned at the start of every point of a parallel region, so that a value carried from one point to
 the next by accident shows; points run in a seeded random order, or in one that keeps that of the last dimension. The
-roles of a block run beside each other in a seeded order, and what warps, copies and products do to its buffers is
-checked: `block_run.py`.
+roles of a block run concurrently in a seeded order, and what warps, copies and matmuls do to its buffers is checked:
+`block_run.py`.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Interpreter(TileInterpreter):
         return self._run_of_block(op, values, block) if _is_of_block(type(op)) else None
 
     def _run_of_block(self, op: Operation, values: Values, block: BlockRun) -> Sequence[Any] | None:
-        """The same of an operation that blocks of warps may define."""
+        """Run an operation that blocks of warps may define."""
         if isinstance(op, scheduled.AllocOp):
             return [block.memory.buffer(op)]
         if isinstance(op, scheduled.StageOp):
@@ -151,7 +151,7 @@ def _is_of_block(kind: type[Operation]) -> bool:
 
 
 def _run_order(op: Operation, values: Values, block: BlockRun) -> bool:
-    """Copies, and what brings order into what agents do; false for other operations."""
+    """Copies, and what orders what threads do; false for other operations."""
     match op:
         case scheduled.BarrierOp():
             block.barrier(op.scope.data, named(op, values))
@@ -184,7 +184,7 @@ def _run_order(op: Operation, values: Values, block: BlockRun) -> bool:
 
 
 def _run_on_tensor_memory(op: Operation, values: Values, block: BlockRun) -> bool:
-    """Products there, and what brings order into them; false for other operations."""
+    """Matmuls there, and what orders them; false for other operations."""
     match op:
         case tensor_memory.TensorMmaOp():
             products.multiply_to_tensor_memory(op, values, _number(op.adds.data, op, values) > 0, block)
@@ -234,7 +234,7 @@ def _mbarrier(op: _Everywhere | asynchronous.ExpectOp | asynchronous.AwaitOp, va
 
 
 def _mbarrier_everywhere(op: _Everywhere, values: Values) -> tuple[asynchronous.MbarrierOp, int]:
-    """What made the barriers of each block of a cluster, and the number of one of them."""
+    """The mbarriers of each block of a cluster, and the index of one of them."""
     made = op.mbarrier.owner
     assert isinstance(made, asynchronous.MbarrierOp)
     return made, _number(op.number.data, op, values)
@@ -269,7 +269,7 @@ def _copy(op: scheduled.CopyOp, values: Values, block: BlockRun) -> None:
 
 
 def _brought(op: scheduled.CopyOp | asynchronous.TensorCopyOp, values: Values) -> Tensor:
-    """The window of an array that a copy brings, with zeros outside of it."""
+    """The window of an array that a copy copies, with zeros outside of it."""
     type = array_type(tile.ref_type(op.destination).array)
     return load(values[op.source], op.map.data, type, [values[s] for s in op.symbols], 0)
 
@@ -312,7 +312,7 @@ def _run_dot(op: scheduled.DotOp, values: Values) -> None:
 
 
 def _product_of_parts(op: scheduled.DotOp, left: Tensor, right: Tensor, symbols: Sequence[Any]) -> Tensor:
-    """The sum of the products of two parts that count, each part being the upper half of an f32; of the columns, those
+    """The sum of the matmuls of two parts that count, each part being the upper half of an f32; of the columns, those
     whose panels are there."""
     rows, columns, depth = op.shape
     words, (count, scale) = right.shape[-2], op.parts_and_scale
@@ -351,7 +351,7 @@ def _upper_halves(words: Tensor, axis: int) -> Tensor:
 
 
 def _blocks(operand: Tensor, map: Any, shape: tuple[int, int], symbols: Sequence[Any]) -> Tensor:
-    """The blocks of an operand in parts that a product reads."""
+    """The blocks of an operand in parts that a matmul reads."""
     coordinates = [np.broadcast_to(c, shape) for c in evaluate_map(map, shape, symbols)]
     return operand[tuple(coordinates)]
 

@@ -34,7 +34,7 @@ class KernelAssertion(TilewrightError):
 
 
 def poison(shape: Sequence[int], dtype: DType) -> Tensor:
-    """What undefined lanes hold: NaN, or the largest value of an exact type."""
+    """The value of undefined lanes: NaN, or the largest value of an exact type."""
     value = float("nan") if dtype.is_float else dtype.highest
     return np.full(shape, value, dtype.numpy)
 

@@ -1,4 +1,4 @@
-"""What a target is, and what compiling gives."""
+"""The protocols of targets and of compiled programs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Executable(Protocol):
 
 
 def spec_of(name: str, type: ArrayType) -> ArraySpec:
-    """What a manifest says of an array."""
+    """The entry of an array in a manifest."""
     return ArraySpec(name=name, shape=type.shape, dtype=type.dtype.name)
 
 
@@ -78,7 +78,7 @@ class Target:
         lowered: programs go through all passes, to the `scheduled` phase; otherwise they stay in `array`.
         program_files: compiled programs can be saved, so that the compile cache keeps them.
         opens_anywhere: so it does for machines that are named, too: what runs the program is looked for at its call.
-        check_storage: refuses with a `TilewrightError` what says how an array is stored and is not known; None where
+        check_storage: refuses with a `TilewrightError` what states how an array is stored and is not known; None where
             arrays are stored as NumPy does.
         device_arrays: its programs take arrays that are not in the host's memory.
         calls_libraries: its programs call routines of libraries on the CPU.

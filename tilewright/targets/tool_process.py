@@ -238,7 +238,7 @@ def _forget_all() -> None:
 
 
 def _text_of(path: str) -> str:
-    """The text of a file beside this one, which may be inside an archive.
+    """The text of a file in this folder, which may be inside an archive.
 
     Raises:
         OSError: it is not there, as in an application that holds compiled files alone.

@@ -21,14 +21,14 @@ MISSING = {
 }
 _HEAD = """# StableHLO operations
 
-What `tw.from_stablehlo` and `tw.from_jax` read. `python -m tests.interop.stablehlo.suite` runs each operation in
-several forms, types and edge shapes on `cpu` and compares with JAX; `python -m tests.interop.stablehlo.page` writes
-this page.
+Operations that `tw.from_stablehlo` and `tw.from_jax` read. `python -m tests.interop.stablehlo.suite` runs each
+operation in several forms, types and edge shapes on `cpu` and compares with JAX; `python -m
+tests.interop.stablehlo.page` writes this page.
 
-All operations are read in the generic form of MLIR. "Default" says whether the form that is printed by default differs
-and is read too.
+All operations are read in the generic form of MLIR. "Default" marks operations whose default printed form differs and
+is read too.
 
-| Operation | Default | What it is here |
+| Operation | Default | Meaning |
 |---|---|---|
 {rows}
 

@@ -317,8 +317,8 @@ def test_malformed_texts_say_where(body: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("declared", "message"),
     [
-        ("tensor<2x3xi8>", r"result 0 of `main` is f32\[2, 3\], but the text says i8\[2, 3\]"),
-        ("tensor<7xf32>", r"result 0 of `main` is f32\[2, 3\], but the text says f32\[7\]"),
+        ("tensor<2x3xi8>", r"result 0 of `main` is f32\[2, 3\], but the text declares i8\[2, 3\]"),
+        ("tensor<7xf32>", r"result 0 of `main` is f32\[2, 3\], but the text declares f32\[7\]"),
         ("tensor<2x3xf32>, tensor<f32>", r"`main` returns 1 values, and declares 2"),
     ],
 )
@@ -336,7 +336,10 @@ def test_results_that_are_not_as_declared(declared: str, message: str) -> None:
             r"line 2 \(stablehlo.reshape of f32\[2, 3\]\)",
         ),
         ("%0 = stablehlo.slice %x [0:9, 0:1] : (tensor<2x3xf32>) -> tensor<7xf32>", r"slice 0:9"),
-        ("%0 = stablehlo.transpose %x, dims = [0, 1] : (tensor<2x3xf32>) -> tensor<7xf32>", r"the text says f32\[7\]"),
+        (
+            "%0 = stablehlo.transpose %x, dims = [0, 1] : (tensor<2x3xf32>) -> tensor<7xf32>",
+            r"the text declares f32\[7\]",
+        ),
         ('%0 = "stablehlo.transpose"(%x) : (tensor<2x3xf32>) -> tensor<7xf32>', r"`permutation` is missing"),
         ("%0 = stablehlo.convert %x : (tensor<2x3xf32>) -> tensor<7xf32>", r"the result is f32\[2, 3\]"),
     ],

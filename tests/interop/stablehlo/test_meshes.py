@@ -327,7 +327,12 @@ def test_both_forms_of_shardy_give_one_program() -> None:
             UnsupportedOperatorError,
             "parts of axes",
         ),
-        (' in_shardings=[<@mesh, [{"x"}', ' in_shardings=[<@mesh, [{"y"}', ShapeError, "but the text says f32[2, 8]"),
+        (
+            ' in_shardings=[<@mesh, [{"x"}',
+            ' in_shardings=[<@mesh, [{"y"}',
+            ShapeError,
+            "but the text declares f32[2, 8]",
+        ),
         ("sdy.mesh @one", "sdy.meshes @one", ModelFileError, "outside of functions"),
     ],
 )

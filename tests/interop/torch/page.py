@@ -31,9 +31,9 @@ at most {samples}.
 "Right" are operators whose samples all became compiled programs, within the tolerances of `torch.testing.assert_close`
 or as close to f64 as eager torch is. "In torch" are those for which an operator of a graph, of the backward pass too,
 has no rule. "No samples" are those of which torch makes no graph, has no samples of these elements, or leaves the
-results open. Where random numbers are drawn, results are not compared.
+results open. Results of random number generators are not compared.
 
-## What runs in torch
+## Operators that run in torch
 
 | Operator of a graph | Operators of OpInfo | Why |
 |---|---:|---|
@@ -56,7 +56,7 @@ rule came up; not {core_unmet}, which `tests/interop/torch/test_core_overloads.p
 `cond`, `while_loop`, `scan` and `map` become branches and loops of the program, with gradients; the values that a
 `while_loop` keeps for its gradients have a size that depends on data, and run in torch. `flex_attention` takes
 functions of scores and masks that consist of elementwise operations and look-ups with an index for each axis; others
-run in torch. A block mask only says where its mask is false throughout, so its mask decides. Graphs that are
+run in torch. A block mask only marks where its mask is false throughout, so its mask decides. Graphs that are
 checkpointed or called at several places are traced where they are called. A graph that holds an operator without a
 rule runs in torch as a whole.
 

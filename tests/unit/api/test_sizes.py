@@ -455,7 +455,7 @@ def test_first_calls_of_several_threads() -> None:
 
 def test_sizes_out_of_range() -> None:
     sized = tw.jit(lambda x, y: x + y, target="interp", dims={"x": (ROWS,), "y": (ROWS,)})
-    with pytest.raises(ShapeError, match=r"argument `x` has shape \(25,\), but `dims` says \(rows\)"):
+    with pytest.raises(ShapeError, match=r"argument `x` has shape \(25,\), but `dims` declares \(rows\)"):
         sized(np.zeros(25, np.float32), np.zeros(25, np.float32))
     with pytest.raises(ShapeError, match=r"argument `y` has shape \(4,\).*rows is 3"):
         sized(np.zeros(3, np.float32), np.zeros(4, np.float32))
@@ -473,8 +473,8 @@ def test_a_path_to_no_array() -> None:
     ("settings", "message"),
     [
         ({"dims": {"z": (ROWS,)}}, "`dims` names `z`"),
-        ({"dims": {"x": ("rows",)}}, "`dims` says"),
-        ({"dims": {"x": ROWS}}, "`dims` says"),
+        ({"dims": {"x": ("rows",)}}, "`dims` gives"),
+        ({"dims": {"x": ROWS}}, "`dims` gives"),
         ({"dims": {"x": (ROWS,)}, "donate": "x"}, "do not go together"),
         ({"dims": {"x": (ROWS,)}, "buckets": {BATCH: (2,)}}, "no size of `dims`"),
         ({"dims": {"x": (ROWS,)}, "buckets": {ROWS: (99,)}}, "99 is no size"),

@@ -58,7 +58,7 @@ def test_show_takes_arguments_of_any_structure(tilewright: CommandLine, function
     [
         ("scael", None, "did you mean `scale`?"),
         ("plain", None, "decorate it with `@tw.jit`"),
-        ("nested", None, "does not tell what arguments"),
+        ("nested", None, "has no example arguments"),
         ("broken", "(4, 3):f32", "error[TW0201]"),
         ("scale", "(4, 3):f33", "there is no element type `f33`"),
         ("scale", "(4, 3):f32, f(x)", "`f(x)` in the arguments"),

@@ -77,5 +77,5 @@ def placed(name: str, warps: int, registers: int, shared_bytes: int) -> int:
 
 
 def test_a_machine_without_such_blocks() -> None:
-    with pytest.raises(TargetError, match="does not say what blocks share"):
+    with pytest.raises(TargetError, match="does not declare its residency"):
         occupancy(load("x86-64-v3"), 32, 32, 0)

@@ -135,7 +135,7 @@ def test_a_layout_of_another_shape_is_refused() -> None:
 
 def test_what_is_no_layout_is_refused() -> None:
     assert type(refused((64, 16))) is ArgumentError
-    assert "not the text of a layout" in refused("rows").message
+    assert "invalid text of a layout" in refused("rows").message
     assert "no axis of any machine" in refused("(64, 16) : [64@rows | 16@mem]").message
     assert "unknown sizes" in refused(row_major((Dim(1, 64, 1, "M"), 16))).message
     assert type(refused(row_major((64, 16)), strict=1)) is ArgumentError
@@ -198,7 +198,7 @@ def test_the_text_parses_to_the_same_text() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (TEXT, "(64, 16) : [", "not the text of a layout"),
+        (TEXT, "(64, 16) : [", "invalid text of a layout"),
         (TEXT, "(16, 64) : [16@mem | 64@mem*16]", "a layout of shape"),
         (TEXT, "(64, 16) : [32@reg*16 | 16@mem]", "digits of dim 0"),
         (" : tensor<64x16xf32>", " : tensor<64x16xf16>", "differ"),

@@ -1,4 +1,4 @@
-"""What a benchmark case is: inputs, our function, and the same function for each peer."""
+"""Benchmark cases: inputs, our function, and the same function for each peer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Case:
 
     `peers` maps a library of `PEERS` to a function of the library's module and its arrays (or to several, named); for
     onnxruntime, to a function of `onnx` and the NumPy inputs that gives a serialised model with inputs in order. Of a
-    function that gives several arrays the first is compared. `unsupported` says why a peer has no function.
+    function that gives several arrays the first is compared. `unsupported` is the reason that a peer has no function.
 
     `flops` and `bytes` (arrays read and written once) are those of one call. `reference` is a function of `numpy` and
     the inputs, floats widened to f64; without it, NumPy's own is called with those. `tolerance` bounds the largest
@@ -60,7 +60,7 @@ class Case:
         return np.asarray(first(reference(np, *map(_widened, inputs))))
 
     def compared(self, result: Array) -> Array:
-        """What of a result the reference gives: all of it."""
+        """The part of a result that the reference computes: all of it."""
         return result
 
 
@@ -80,7 +80,7 @@ class DeviceCase(Case):
 
 
 def first(result: Any) -> Any:
-    """What is compared of a function's result."""
+    """Select the array of a function's result that is compared."""
     several: Any = result
     return several[0] if isinstance(result, tuple | list) else result
 
@@ -130,12 +130,11 @@ def _widened(array: Array) -> Array:
 
 
 def error_bound(operations: float, terms: int = 1, dtype: str = "f32") -> float:
-    """What rounding explains of a difference from an exact result, relative to its largest element.
+    """The rounding error to expect against an exact result, relative to its largest element.
 
     `operations` roundings of one element in a row (a function such as `exp` is worth four) and a sum of `terms`
     numbers, whose error grows as the square root of their count. Twice that leaves room for the worst of millions of
-    elements, and none for a product in a narrower type. 16-bit floats are computed in f32 and rounded once.
-    """
+    elements, and none for a matmul in a narrower type. 16-bit floats are computed in f32 and rounded once."""
     kind = by_name(dtype)
     stored = kind.epsilon / 2 if kind.compute != kind else 0.0
     return (operations + 2 * math.sqrt(terms)) * kind.compute.epsilon / 2 + stored
@@ -157,7 +156,7 @@ def normal(*shapes: tuple[int, ...]) -> Callable[[np.random.Generator], tuple[Ar
 
 
 def normal_of(dtype: str, *shapes: tuple[int, ...]) -> Callable[[np.random.Generator], tuple[Array, ...]]:
-    """The same, rounded to a type."""
+    """The reference result, rounded to a type."""
     storage = by_name(dtype).numpy
     return lambda generator: tuple(array.astype(storage, copy=False) for array in normal(*shapes)(generator))
 

@@ -68,7 +68,7 @@ def programs(quick: bool) -> list[Program]:
 
 
 def forms() -> list[Form]:
-    """The same for other sizes. Those of products are (rows, columns, depth)."""
+    """The programs, each for arrays of any sizes; sizes of matmuls are (rows, columns, depth)."""
     return [
         *_products(),
         Form("attention", _attention, _heads, (8, 1024, 64), (8, 128, 64)),
@@ -110,7 +110,7 @@ def _products_of_8_bits() -> Iterator[Form]:
 def _wide_form(
     name: str, turned: tuple[bool, bool], left: DType, right: DType, result: DType, sizes: _Sizes = _CUBES
 ) -> Form:
-    """A product whose operands may lie transposed, and whose results are of a type of their own."""
+    """A matmul whose operands may be stored transposed, with a result type of its own."""
     types = partial(_operands, left, right, left_turned=turned[0], right_turned=turned[1])
     return Form(_with_letters(name, turned), partial(_wide_product, *turned, result), types, *sizes)
 
@@ -167,7 +167,7 @@ def _product(a: Any, b: Any) -> Any:
 
 
 def _turned_product(left: bool, right: bool, a: Any, b: Any) -> Any:
-    """A product of operands that lie transposed in memory."""
+    """A matmul of operands that are stored transposed."""
     return (a.T if left else a) @ (b.T if right else b)
 
 
@@ -205,10 +205,10 @@ def _compile(function: Callable[..., Any], types: tuple[tw.ShapeDtype, ...], chi
 
 
 def figures(program: CudaProgram) -> Mapping[str, float]:
-    """Of all kernels of a program: the most registers and bytes of shared memory, and how often instructions stand.
+    """The maximum of registers and of shared memory over the kernels of a program, and its instruction counts.
 
     Raises:
-        ToolFailure: a kernel spills registers, keeps a stack, calls a subroutine or waits for each product.
+        ToolFailure: a kernel spills registers, keeps a stack, calls a subroutine or waits for each MMA.
     """
     from tilewright.targets.cuda.toolchain import instructions_of
 
@@ -217,7 +217,7 @@ def figures(program: CudaProgram) -> Mapping[str, float]:
         if cubin.usage.spill_bytes or cubin.usage.stack_bytes:
             raise ToolFailure(f"`{name}` spills registers to memory", help="report it")
         if cubin.usage.serialized:
-            raise ToolFailure(f"`{name}` waits for each asynchronous product", help="report it")
+            raise ToolFailure(f"`{name}` waits for each asynchronous MMA", help="report it")
         if subroutines(program.sass[name]):
             raise ToolFailure(f"`{name}` calls {', '.join(subroutines(program.sass[name]))}", help="report it")
     counts = instructions_of("\n".join(program.sass.values()))
@@ -230,7 +230,7 @@ def figures(program: CudaProgram) -> Mapping[str, float]:
 
 
 def subroutines(sass: str) -> list[str]:
-    """The subroutines that a kernel calls. A call to a place within the kernel is a way to branch, and the assembler
-    itself adds traps for tensor memory that is given back wrongly."""
+    """The subroutines that a kernel calls. A call to an address within the kernel is a branch, and the assembler itself
+    adds traps for invalid deallocation of tensor memory."""
     called = set(re.findall(r"CALL\S* `\((\S+)\)", sass))
     return sorted(name for name in called if not name.startswith((".L_", "__cuda_sm10x_tcgen05_guardrail_trap")))

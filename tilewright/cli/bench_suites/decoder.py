@@ -49,7 +49,7 @@ class _Model:
 
     @property
     def layer_parameters(self) -> int:
-        """Of the products of all layers."""
+        """Number of weights that the matmuls of all layers read."""
         c = self.config
         attention = 2 * c.hidden * c.head_size * (c.query_heads + c.key_heads)
         return c.layers * (attention + 3 * c.hidden * c.inner)
@@ -65,7 +65,7 @@ class _Model:
 
 @dataclass(frozen=True)
 class _Feed:
-    """What one call computes with: tokens (1, length), the place of the first, and the caches of all layers, keys and
+    """The inputs of one call: tokens (1, length), the position of the first, and the caches of all layers, keys and
     values in turn, or none for a prompt."""
 
     tokens: Any
@@ -256,7 +256,7 @@ def _torch_forward(torch: Any, model: _Model, feed: _Feed) -> Any:
 
 def _onnx_decoder(onnx: Any, model: _Model, feed: _Feed) -> bytes:
     """The model in the form that exporters for ONNX Runtime write: rotary positions, caches and attention in one node,
-    whose query, key and value come from one product."""
+    whose query, key and value are results of one matmul."""
     config, weights, graph = model.config, model.weights, OnnxGraph(onnx)
     cosines, sines = (graph.constant(name, t) for name, t in zip(("cosines", "sines"), model.rotary_table, strict=True))
 

@@ -1,4 +1,4 @@
-"""Matrix products; sizes are rows x columns x depth."""
+"""Matmuls; sizes are rows x columns x depth."""
 
 from __future__ import annotations
 

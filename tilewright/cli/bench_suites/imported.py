@@ -26,7 +26,7 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class PackagedModel:
-    """An ONNX file of a package. `megaflops`: twice the multiplications of its convolutions and products, in millions,
+    """An ONNX file of a package. `megaflops`: twice the multiplications of its convolutions and matmuls, in millions,
     for the inputs that are measured."""
 
     name: str

@@ -1,4 +1,4 @@
-"""Layout inference: how long it takes on kernels without annotations, and on long chains between two products."""
+"""Layout inference: how long it takes on kernels without annotations, and on long chains between two matmuls."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _solve(kernel: Any, machine: str) -> Callable[[], dict[str, float]]:
 
 
 def chain(length: int) -> Any:
-    """A kernel with two products of 64 x 64 tiles and between them `length` operations: arithmetic mixed with
+    """A kernel with two matmuls of 64 x 64 tiles and between them `length` operations: arithmetic mixed with
     transposes, reshapes, and reductions whose results are broadcast back."""
     from tilewright import dtypes
     from tilewright.dialects import tile

@@ -1,4 +1,4 @@
-"""What the cases of models share: loading the example that holds a model, and writing ONNX graphs."""
+"""Shared code of the model cases: loading the example that holds a model, and writing ONNX graphs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Weights = dict[str, Array]
 
 
 def load_example(name: str) -> ModuleType:
-    """The example `examples/NAME.py`, from the working directory or from beside the package.
+    """The example `examples/NAME.py`, from the working directory or the folder that contains the package.
 
     Raises:
-        ArgumentError: it is in neither place.
+        ArgumentError: the file is in neither folder.
     """
     example = Path("examples") / f"{name}.py"
     folders = (Path.cwd(), Path(tilewright.__file__).parent.parent)

@@ -61,7 +61,7 @@ def _random_weights() -> Weights:
 
 
 def _exported(weights: Weights, batch: int, length: int) -> Case:
-    """The same model as a module of torch, exported by torch."""
+    """The model as a module of torch, exported by torch."""
     case = _case(lambda *inputs: None, weights, batch, length)
     inputs = case.make_inputs(np.random.default_rng(0))
 

@@ -33,7 +33,7 @@ _QUICK: tuple[Sizes, ...] = ((64, 64, 64),)
 
 
 def cases(suite: str, quick: bool) -> tuple[DeviceCase, ...]:
-    """Those of `gemm`, `attention` or `ops`."""
+    """The cases of `gemm`, `attention` or `ops`."""
     return {"gemm": _products, "attention": _attentions, "ops": on_device_ops.cases}[suite](quick)
 
 
@@ -58,8 +58,8 @@ def _products(quick: bool) -> tuple[DeviceCase, ...]:
 
 @dataclass(frozen=True)
 class _Product:
-    """Sizes are rows x columns x depth. `dtype` is that of the operands, which may lie transposed; `batch` products are
-    done at once, one array without a leading axis where there is none."""
+    """Sizes are rows x columns x depth. `dtype` is that of the operands, which may be stored transposed; `batch`
+    matmuls run at once, or one on arrays without a leading axis."""
 
     sizes: Sizes
     dtype: str

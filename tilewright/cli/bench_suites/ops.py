@@ -47,7 +47,7 @@ def cases(quick: bool) -> tuple[Case, ...]:
 
 
 def on_matrix(rows: int, columns: int) -> tuple[Case, ...]:
-    """What is done with f32 matrices of one shape."""
+    """The operations on f32 matrices of one shape."""
     size = rows * columns
     matrix, vector = (rows, columns), (columns,)
 
@@ -222,7 +222,8 @@ _COLUMN_SUM: UnaryPeers = {
 
 
 def _moving(name: str, shapes: tuple[tuple[int, ...], ...], ours: Any, peers: dict[str, Any], **more: Any) -> Case:
-    """A case of no arithmetic that reads and writes as many elements as its inputs have, exact unless told."""
+    """A case of no arithmetic that reads and writes as many elements as its inputs have; results are exact unless a
+    tolerance is passed."""
     size = sum(math.prod(shape) for shape in shapes)
     fields: dict[str, Any] = {"flops": 0.0, "bytes": 8.0 * size, "tolerance": 0.0, "make_inputs": normal(*shapes)}
     return Case(name=name, ours=ours, peers=peers, **(fields | more))

@@ -1,6 +1,7 @@
-"""How good the schedules are that the cost model chooses: random products and reductions, by those and by others.
+"""Quality of the schedules that the cost model chooses: random matmuls and reductions, with these and with other
+schedules.
 
-Products are of f32, 16 to 2048 a side; reductions add up or compare 4 KiB to 32 MiB of f32 over one or two dimensions.
+Matmuls are of f32, 16 to 2048 a side; reductions add up or compare 4 KiB to 32 MiB of f32 over one or two dimensions.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ def _product_case(name: str, rows: int, columns: int, depth: int, most: int) -> 
 
 
 def _product_alternatives(shapes: Sequence[tuple[int, ...]], most: int, threads: int) -> dict[str, Given]:
-    """The chosen schedule, the quickest by prediction with each register block and place of the right operand, those in
-    parts where there are some, and some of all that are not predicted to take several times as long."""
+    """The chosen schedule, the quickest by prediction with each register block and position of the right operand, those
+    in parts where there are some, and some of all that are not predicted to take several times as long."""
     from tilewright.cost.vectors.products import best_schedule, schedules
     from tilewright.passes.kernels.vector_planner import product_of
     from tilewright.targets.cpu.host import host_machine
@@ -106,7 +107,7 @@ def _product_alternatives(shapes: Sequence[tuple[int, ...]], most: int, threads:
 def _alternatives_in_parts(
     product: Product, machine: Machine, threads: int
 ) -> tuple[dict[str, Given], dict[str, Given]]:
-    """The tile of a product that is to be multiplied in parts, if it is, and all that it can be multiplied with."""
+    """The tile of a matmul that is computed in parts, if it is, and the tiles that it may have."""
     from tilewright import dtypes
     from tilewright.cost.vectors.split_products import split_seconds, split_tile, split_tiles
 

@@ -1,9 +1,8 @@
-"""Kernels in Triton for the cases of a device, which `tilewright bench` measures ours beside.
+"""Kernels in Triton for the cases of a device, which `tilewright bench` compares with ours.
 
 They are written as one writes Triton: tiles in an order that keeps operands in the second-level cache, rows that one
 program holds, and sizes of tiles that Triton's own search chooses. Arrays are torch tensors on one device, contiguous
-unless a function says otherwise; results are new. With `TRITON_INTERPRET=1` they run on tensors of the host.
-"""
+unless a function documents otherwise; results are new. With `TRITON_INTERPRET=1` they run on tensors of the host."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ _INTERPRETED = bool(triton.knobs.runtime.interpret)
 
 
 def _search(*configs: triton.Config) -> list[triton.Config]:
-    """What to choose from; without a device to measure on, the first."""
+    """Configurations for the autotuner; only the first if there is no device to measure on."""
     return [*configs[:1]] if _INTERPRETED else [*configs]
 
 
@@ -66,7 +65,7 @@ def _matmul(
     TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr, TILE_DEPTH: tl.constexpr, GROUP: tl.constexpr,
     ITEM_BYTES: tl.constexpr, SUM: tl.constexpr, HAS_GELU: tl.constexpr, IS_WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """One tile of one product of a batch. Programs that follow each other take GROUP tiles of a column, then go on to
+    """One tile of one matmul of a batch. Consecutive program instances take GROUP tiles of a column, then continue with
     the next one, so that both operands stay in the second-level cache."""
     step: tl.constexpr = TILE_DEPTH * 2 // ITEM_BYTES
     number, batch = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -141,9 +140,9 @@ def _attend(
     q, k_at, v_at, total, top, weight, row, begin, end, length, scale,
     SIZE: tl.constexpr, KEYS: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
-    """The keys from `begin` to `end`: a new sum of values, the greatest product of each query, and its sum of weights,
-    which are two to the power of products times `scale`. KIND 0: all keys take part; 1: those up to the query's own;
-    2: those there are."""
+    """The keys from `begin` to `end`: a new sum of values, the greatest score of each query, and its sum of weights,
+    which are two to the power of scores times `scale`. KIND 0: all keys take part; 1: those up to the query's own; 2:
+    those there are."""
     for first in range(begin, end, KEYS):
         key = first + tl.arange(0, KEYS)
         place = key.to(tl.int64) * SIZE

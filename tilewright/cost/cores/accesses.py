@@ -59,7 +59,7 @@ class Access:
         return busy + grid.latency_cycles(LOCAL if is_own.all() else kind)
 
     def home(self, shape: Sequence[int], grid: CoreGrid) -> Placement | None:
-        """Where each page would be with a core that moves it; None where shards are not like that."""
+        """The placement that stores each page on a core that moves it; None if no sharding does."""
         rows, columns = page_matrix(shape)
         first = np.full(rows * columns, -1)
         first[self.pages[::-1]] = self.cores[::-1]
@@ -83,7 +83,7 @@ def _run(numbers: Numbers) -> int:
 
 
 def accesses_of(program: cores.ProgramOp, ref: SSAValue, grid: CoreGrid) -> list[Access] | None:
-    """What a program does with an array; None where that is not known, or is done with single elements."""
+    """The accesses of a program to an array; None if they are unknown, or of single elements."""
     found: list[Access] = []
     shape = tile.ref_type(ref).shape
     for use in ref.uses:
@@ -109,7 +109,7 @@ def accesses_of(program: cores.ProgramOp, ref: SSAValue, grid: CoreGrid) -> list
 
 @dataclass(frozen=True)
 class _Runs:
-    """Where an operation runs: of each time, row and column of the core, and the numbers of indices."""
+    """The instances of an operation: row and column of the core, and values of the indices, for each."""
 
     places: tuple[Numbers, Numbers]
     numbers: dict[SSAValue, Tensor]
@@ -126,7 +126,7 @@ class _Runs:
 
 
 def _runs_of(op: cores.PagesOp, program: cores.ProgramOp) -> _Runs | None:
-    """Each place and trip where an operation runs, as loops end before and cores choose; None where there are very
+    """Each position and trip where an operation runs, as loops end before and cores choose; None where there are very
     many."""
     around = [*_around(op)]
     loops = [each for each, _ in around if isinstance(each, tile.ForOp)]
@@ -164,7 +164,7 @@ def _around(op: Operation) -> Iterator[tuple[tile.ForOp | cores.IfOp, Block | No
 
 
 def loops_of(op: Operation) -> set[Operation | None]:
-    """What counts the indices of an operation."""
+    """The operations whose regions define the index operands of an operation: loops and threads."""
     return {operand.owner.parent_op() for operand in op.operands if isinstance(operand.owner, Block)}
 
 
@@ -205,7 +205,7 @@ def _is_inside(op: cores.PagesOp, program: cores.ProgramOp) -> bool:
 
 
 def _is_inside_in_each_trip(op: cores.PagesOp, program: cores.ProgramOp) -> bool:
-    """Whether the array has all pages wherever the operation runs, as loops end before: by looking at each place and
+    """Whether the array has all pages wherever the operation runs, as loops end before: by looking at each position and
     trip, unless there are very many."""
     runs = _runs_of(op, program)
     if runs is None:

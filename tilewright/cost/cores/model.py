@@ -1,7 +1,7 @@
-"""How long a program for a grid of cores takes, without running it: what bounds it, and what is expected.
+"""Cost model of programs for a grid of cores: predicted time, bounds and bottleneck.
 
 The threads of a core are followed one by one (`core_paths.py`), each as if the others were always ahead. Where a queue
-between a mover and what computes holds two steps, they overlap: the first step is filled, the slowest thread goes on,
+between a mover and what computes holds two steps, they overlap: the first step is filled, the slowest thread continues,
 and the last step is drained. Where it holds one they take turns. All cores share what moves pages of arrays.
 """
 
@@ -39,7 +39,7 @@ class KindCost:
 
 @dataclass(frozen=True)
 class CoreCost:
-    """What one program is predicted to take.
+    """The predicted cost of one program.
 
     Attributes:
         cores: how many run it, of `all_cores` of the machine.
@@ -81,12 +81,12 @@ class CoreCost:
 
     @property
     def bound(self) -> str:
-        """What bounds the program: `compute`, `dram` or `network`."""
+        """The bottleneck of the program: `compute`, `dram` or `network`."""
         return max(self.bounds, key=lambda name: self.bounds[name])
 
     @property
     def roofline_cycles(self) -> float:
-        """What no order of the same work on the machine is faster than, without the dispatch."""
+        """A lower bound for any order of the same work on the machine, without dispatch."""
         return self.bounds[self.bound]
 
 

@@ -1,7 +1,7 @@
 """How long the threads of one core take, where they wait for nobody but themselves.
 
 A thread is followed once, with the time up to which each of its agents has come; a loop that comes back to the same
-differences of these times goes on like that (`static_walk.py`). All times are whole cycles.
+differences of these times repeats (`static_walk.py`). All times are whole cycles.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _AMOUNTS = ("bytes", "dram_bytes", "transactions", "received_bytes", "busy_cycle
 
 @dataclass(frozen=True)
 class Amount:
-    """What an operation of a mover does, over all its runs.
+    """The transfers of a mover's operation, over all its runs.
 
     Attributes:
         bytes: that leave or come to the core, `dram_bytes` of them from or to DRAM; `transactions`: in how many pieces.
@@ -68,7 +68,7 @@ class _Tokens:
         self.parts: deque[tuple[int, int]] = deque([(count, 0)] if count else [])
 
     def ready(self, count: int) -> int:
-        """Since when so many are there; now, where they are brought by what this walk does not follow."""
+        """Since when so many are there; now, where they are loaded by what this walk does not follow."""
         left = count
         for pages, since in self.parts:
             left -= pages

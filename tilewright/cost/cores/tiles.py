@@ -101,7 +101,7 @@ class ProductTile:
 
 
 def digits_of(depth: int) -> tuple[int, int]:
-    """How many bits digits of integers have, and how many there are, where the sum of all products of one weight over a
+    """How many bits digits of integers have, and how many there are, where the sum of all matmuls of one weight over a
     depth is exact in f32: of the largest weight there are as many as digits."""
     for bits in range(_DIGIT_BITS, 1, -1):
         count = -(-_INTEGER_BITS // bits)
@@ -120,8 +120,8 @@ def product_tile(
     is_exact: bool = False,
     cycles_after: float = 0.0,
 ) -> ProductTile:
-    """The tile of a product that is predicted to take the least time, of those that a core has room for. `is_exact`:
-    of integers, whose digits are multiplied; `cycles_after`: of what is computed of each page of the result."""
+    """The tile of a matmul that is predicted to take the least time, of those that a core has room for. `is_exact`: of
+    integers, whose digits are multiplied; `cycles_after`: of what is computed of each page of the result."""
     high, wide, deep = _pages(rows), _pages(columns), _pages(depth)
     sum_bytes, deepest = _SUM_BYTES, _PRODUCT_DEPTH
     if is_exact:
@@ -160,7 +160,7 @@ def _steps(deep: int, most: int) -> list[int]:
 
 @dataclass(frozen=True)
 class _ProductTime:
-    """Cycles of a product, and for a step those to multiply, and to bring what is multiplied."""
+    """Cycles of a matmul, and for a step those to multiply, and to load what is multiplied."""
 
     cycles: float
     multiplied: float
@@ -175,8 +175,8 @@ def _product_cycles(
     cycles_after: float,
     grid: CoreGrid,
 ) -> _ProductTime:
-    """How long the core with the most tiles takes: to bring the first operands, then for each step to multiply or to
-    bring what is next, whichever takes longer, and to write what is not written meanwhile."""
+    """How long the core with the most tiles takes: to load the first operands, then for each step to multiply or to
+    load what is next, whichever takes longer, and to write what is not written meanwhile."""
     (high, wide, deep), (height, width, step) = pages, tile
     down, across = -(-high // height), -(-wide // width)
     if batches == 1 and min(down, across) > 1:
@@ -239,7 +239,7 @@ def _brought_cycles(operands: Sequence[tuple[int, int, int]], page_bytes: int, g
 
 @dataclass(frozen=True)
 class ProductTrips:
-    """How the trips of a product are done: those between the first and the last ones `together` at a time, the `last`
+    """How the trips of a matmul are done: those between the first and the last ones `together` at a time, the `last`
     ones block by block, with what follows; queues have room for the pages of `ring` trips, 0 where they stay."""
 
     together: int
@@ -315,7 +315,7 @@ class Attention:
 
     def fits(self, grid: CoreGrid) -> bool:
         """Whether a core has room for tiles of queries, two steps of keys and values, scores and weights, and the sums
-        of three trips with the result. With smaller tiles keys would be read too often: two products and a softmax are
+        of three trips with the result. With smaller tiles keys would be read too often: two matmuls and a softmax are
         faster then."""
         deep, wide = _pages(self.depth), _pages(self.values)
         rows, step = min(_ATTENTION_ROWS, _pages(self.queries)), min(_ATTENTION_KEYS, _pages(self.keys))
@@ -342,7 +342,7 @@ class Split:
 
 def shared_loop(points: int, trips: int, loaded_pages: int, result_pages: int, grid: CoreGrid) -> Split | None:
     """The cores that share each point's loop, where that is predicted to take less time than one for each point. The
-    pages of a trip are brought to each core, and from the same banks to all, or reduced, which the vector unit does for
+    pages of a trip are loaded to each core, and from the same banks to all, or reduced, which the vector unit does for
     numbers of 32 bits; what cores have found is sent to one of them, and combined there."""
     page = 4 * TILE * TILE
     rate = grid.transfer(DRAM_READ).rate_of(page) / grid.clock_hertz

@@ -54,7 +54,7 @@ class ComputeWork:
 
 
 def compute_work(op: Operation, grid: CoreGrid) -> ComputeWork | None:
-    """What an operation takes; None where it takes nothing, or depends on what was before."""
+    """The cycles of an operation; None if it takes none, or if they depend on earlier ones."""
     match op:
         case cores.ConfigureOp():
             cycles = {agent: grid.configure_cycles if AGENTS[op.unit.data] == agent else 0.0 for agent in PARTS}
@@ -129,13 +129,13 @@ def pages_inside(op: cores.PagesOp, symbols: Sequence[int]) -> list[int]:
 
 
 def array_holders(ref: SSAValue, grid: CoreGrid) -> Holders:
-    """What holds the pages of an array, as its type says."""
+    """The memory that holds the pages of an array, by its type."""
     type = tile.ref_type(ref)
     return holders_of(type.shape, placement_of(type.space.data), grid)
 
 
 def elements_beyond(op: cores.PadOp, symbols: Sequence[int]) -> int:
-    """How many elements of the pages that an operation names lie outside of the array."""
+    """How many elements of the pages that an operation names are outside of the array."""
     shape = tile.ref_type(op.array).shape
     sizes = (*(1,) * (2 - len(shape)), *shape)
     coordinates = [each.reshape(-1) for each in evaluate_map(op.map.data, op.shape, symbols)]
@@ -152,14 +152,14 @@ def elements_beyond(op: cores.PadOp, symbols: Sequence[int]) -> int:
 
 @dataclass(frozen=True)
 class ElementRuns:
-    """Elements of an array that are moved, and in how many pieces they lie in its memory."""
+    """Elements of an array that are moved, and in how many pieces they are laid out in its memory."""
 
     elements: int
     runs: int
 
 
 def element_runs(op: cores.ElementsOp, symbols: Sequence[int]) -> ElementRuns:
-    """What an operation moves; coordinates that are in queues count as 0."""
+    """The runs of elements that an operation moves; coordinates that are in queues count as 0."""
     shape = tile.ref_type(op.array).shape
     given = [*symbols, *(0 for _ in op.indices)]
     coordinates = [each.reshape(-1) for each in evaluate_map(op.map.data, op.lanes, given)]

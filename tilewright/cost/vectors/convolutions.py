@@ -1,10 +1,10 @@
 """How long a convolution takes on a machine with vectors, with channels last, with images last and with channels first.
 
-With channels last it is a product of windows with weights for each row of the result, in steps whose depth is a row of
+With channels last it is a matmul of windows with weights for each row of the result, in steps whose depth is a row of
 the window, or, where each channel has weights of its own, as many multiplications and additions of vectors of channels
-as the window has positions. With channels first it is a product of weights with rows of the image, which are copied
+as the window has positions. With channels first it is a matmul of weights with rows of the image, which are copied
 first, for each row of the result and each position of the window. Both are counted in cycles of one core; the constants
-were set by hand after 28 convolutions on an AVX-512 server, from one channel to 64, and only say which is faster.
+were set by hand after 28 convolutions on an AVX-512 server, from one channel to 64, and only state which is faster.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Convolution:
         return _MOVED_CYCLES * self.batch * channels * math.prod(sizes) / machine.clock_hertz
 
     def channels_last_seconds(self, machine: Machine) -> float:
-        """With channels last, of an image that lies so."""
+        """With channels last, of an image that is so."""
         lanes, taps = machine.lanes(self.dtype), math.prod(self.window)
         moved = 0 if self.is_known else self.results * self.channels // self.groups * taps
         places = self.batch * math.prod(self.positions)
@@ -80,8 +80,8 @@ class Convolution:
         return times * nbytes / memory.bytes_per_second
 
     def images_last_seconds(self, machine: Machine) -> float:
-        """With images last, and a product for each position, whose rows are of one image each and are copied: of images
-        and weights that lie anyhow."""
+        """With images last, and a matmul for each position, whose rows are of one image each and are copied: of images
+        and weights that are stored in any layout."""
         if self.groups > 1 or math.prod(self.window) <= math.prod(self.positions):
             return math.inf
         columns = -(-self.results // machine.lanes(self.dtype))
@@ -93,7 +93,7 @@ class Convolution:
         return cycles / machine.clock_hertz
 
     def channels_first_seconds(self, machine: Machine) -> float:
-        """With channels first, of an image that lies so."""
+        """With channels first, of an image that is so."""
         vectors = -(-self.positions[-1] // machine.lanes(self.dtype))
         depth = math.prod(self.window) * self.channels // self.groups
         rows = self.groups * self.batch * math.prod(self.positions[:-1]) * depth

@@ -1,4 +1,4 @@
-"""Predicted time of scheduled kernels on one core: arithmetic by cost class, products at FMA peak, memory by bytes."""
+"""Predicted time of scheduled kernels on one core: arithmetic by cost class, matmuls at FMA peak, memory by bytes."""
 
 from __future__ import annotations
 

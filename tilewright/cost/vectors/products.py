@@ -1,15 +1,15 @@
-"""How long a matrix product in blocks takes, and the blocks with which it is quickest.
+"""How long a matmul in blocks takes, and the blocks with which it is quickest.
 
 A tile of the result is computed panel by panel of the right operand, and each panel block by block of rows, in
-registers (after Goto and van de Geijn, 2008, with the operands exchanged: the left one is read where it lies). A panel
-stays in the second-level cache while the rows stream by, so each panel reads all rows of the tile again.
+registers (after Goto and van de Geijn, 2008, with the operands exchanged: the left one is read in place). A panel stays
+in the second-level cache while the rows stream by, so each panel reads all rows of the tile again.
 
-The constants say how much of the time that bytes take at a memory's bandwidth shows beside the arithmetic. They were
-fitted to about 9,000 times of 420 products on two cores of an AVX-512 server, 70 of them on one thread too: to how much
-slower than the best of a product's schedules the chosen one is, and, with less weight, to the times themselves, by
-which a product in parts is compared. They began as a fit to 266 others, some of them those of `tilewright bench gemm`;
+The constants state how much of the time that bytes take at a memory's bandwidth shows next to the arithmetic. They were
+fitted to about 9,000 times of 420 matmuls on two cores of an AVX-512 server, 70 of them on one thread too: to how much
+slower than the best of a matmul's schedules the chosen one is, and, with less weight, to the times themselves, by which
+a matmul in parts is compared. They began as a fit to 266 others, some of them those of `tilewright bench gemm`;
 `PACKED_ALONE`, `PANELS_AFAR`, `LEFT_COPIED`, `LEFT_COLLIDING` and the shares of caches are still from there, or set by
-hand for narrower vectors and more threads. The products of `tilewright bench schedules` are in no fit, but how the
+hand for narrower vectors and more threads. The matmuls of `tilewright bench schedules` are in no fit, but how the
 constants did on them was seen before the last one. The clock of the machine file is the guaranteed one, so all
 predictions are too slow by about as much as the clock is faster.
 """
@@ -73,10 +73,10 @@ COLUMN_TARGETS = (16, 32, 64, 128, 256, 512, 1024)
 
 
 class Right(Enum):
-    """Where a product reads its right operand."""
+    """The source from which a matmul reads its right operand."""
 
     READY = "panels made when the program was compiled"
-    IN_PLACE = "where it lies"
+    IN_PLACE = "in place"
     KEPT = "a panel that the first rows of each tile keep"
     ALONE = "panels that each tile makes for itself"
     TOGETHER = "panels that all threads make for all tiles"
@@ -84,7 +84,7 @@ class Right(Enum):
 
 @dataclass(frozen=True)
 class Product:
-    """`batches` products of `rows` x `depth` with `depth` x `columns`. `pitch_bytes` is from row to row of the right
+    """`batches` matmuls of `rows` x `depth` with `depth` x `columns`. `pitch_bytes` is from row to row of the right
     operand in memory, `choices` what can be done with it. `copies_left`: a tile copies its rows of the left operand
     first. `buffered`: a tile's result is not written directly, so it should stay in a cache."""
 
@@ -141,7 +141,7 @@ def _tiles(product: Product, machine: Machine) -> Iterator[tuple[RegisterBlock, 
 
 
 def tile_seconds(rows: int, columns: int, depth: int, block: RegisterBlock, dtype: DType, machine: Machine) -> float:
-    """Multiplying the operands of one tile, the right one in panels: arithmetic, and what shows beside it of reading
+    """Multiplying the operands of one tile, the right one in panels: arithmetic, and what shows next to it of reading
     the rows again for each panel and a panel again for each block of rows."""
     item = dtype.compute.itemsize
     left = _left_seconds(rows, columns, depth, block, item, machine)
@@ -153,7 +153,7 @@ def tile_seconds(rows: int, columns: int, depth: int, block: RegisterBlock, dtyp
 
 
 def _left_seconds(rows: int, columns: int, depth: int, block: RegisterBlock, item: int, machine: Machine) -> float:
-    """Reading all rows for each panel, from the nearest cache that has room for them beside two panels."""
+    """Reading all rows for each panel, from the nearest cache that has room for them next to two panels."""
     left, panel = rows * depth * item, block.columns * depth * item
     if left <= machine.memory("l1").bytes // 2:
         return 0.0
@@ -163,7 +163,7 @@ def _left_seconds(rows: int, columns: int, depth: int, block: RegisterBlock, ite
 
 
 def far_share(nbytes: float, machine: Machine) -> float:
-    """The part of what is read again and again beside each other that the second-level cache does not keep: none of
+    """The part of what is read again and again next to each other that the second-level cache does not keep: none of
     what fills a third of it, all of what is as large as it is."""
     return min(1.0, max(0.0, (nbytes / machine.memory("l2").bytes - L2_KEPT) / (L2_LOST - L2_KEPT)))
 
@@ -177,7 +177,7 @@ def _panel_bytes(rows: int, columns: int, depth: int, block: RegisterBlock, item
 def schedule_seconds(
     product: Product, tile: MatmulTile, block: RegisterBlock, right: Right, machine: Machine, threads: int
 ) -> float:
-    """A whole product: the tiles of the thread that has most of them, and making panels."""
+    """A whole matmul: the tiles of the thread that has most of them, and making panels."""
     rows, columns = min(tile.rows, product.rows), min(tile.columns, product.columns)
     steps = -(-product.depth // tile.depth)
     tiles = -(-product.rows // rows) * -(-product.columns // columns) * product.batches
@@ -221,7 +221,7 @@ def _colliding_rows_seconds(product: Product, rows: int, columns: int, block: Re
 
 
 def best_right(product: Product, tile: MatmulTile, block: RegisterBlock, machine: Machine, threads: int) -> Right:
-    """Where the tiles of a product best read its right operand."""
+    """The cheapest source of a matmul's right operand."""
     wanted = given().product
     if wanted is not None and wanted.right in product.choices:
         return wanted.right
@@ -231,7 +231,7 @@ def best_right(product: Product, tile: MatmulTile, block: RegisterBlock, machine
 def right_seconds(
     product: Product, tile: MatmulTile, block: RegisterBlock, right: Right, machine: Machine, threads: int
 ) -> float:
-    """What a thread pays for where its tiles read the right operand, beyond what `tile_seconds` has."""
+    """The time of a thread that depends on the source of the right operand, in addition to `tile_seconds`."""
     tiles = -(-product.rows // tile.rows) * -(-product.columns // tile.columns) * product.batches
     taken = -(-tiles // threads)
     item = product.dtype.compute.itemsize

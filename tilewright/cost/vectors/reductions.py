@@ -1,4 +1,4 @@
-"""How long a reduction in tiles takes, and the tile with which it is quickest.
+"""Predicted time of a tiled reduction, and the tile with the lowest.
 
 Reduced dimensions come in two forms. Where the last dimension is kept, vectors of neighbouring results go down the
 rows, one chain of additions for each; where it is reduced, vectors run along the row and are added up at its end.

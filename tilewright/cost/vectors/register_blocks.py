@@ -1,4 +1,4 @@
-"""Register blocks of matrix products: which there are, and how long a product takes with one."""
+"""Register blocks of matmuls: which there are, and how long a matmul takes with one."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def register_blocks(dtype: DType, machine: Machine) -> tuple[RegisterBlock, ...]
 
 
 def micro_kernel_name(rows: int, block: RegisterBlock) -> str:
-    """What the micro-kernel of a tile of some rows is called: the rows are cut evenly."""
+    """The name of the micro-kernel of a tile of some rows, which are cut evenly."""
     return f"micro-kernel, {even_split(rows, block.rows)} x {block.columns}"
 
 
 def product_seconds(rows: int, columns: int, depth: int, block: RegisterBlock, machine: Machine) -> float:
-    """A product of blocks of rows and whole blocks of columns on one core, its operands near: multiplications, loads
-    and the latency of the accumulators overlap."""
+    """A matmul of blocks of rows and whole blocks of columns on one core, its operands near: multiplications, loads and
+    the latency of the accumulators overlap."""
     height = even_split(rows, block.rows)
     whole, rest = divmod(rows, height)
     cycles = whole * _step_cycles(height, block.vectors, machine) + (

@@ -1,4 +1,4 @@
-"""How long a product in parts takes: of f32 by instructions that multiply narrower numbers, and its tiles.
+"""How long a matmul in parts takes: of f32 by instructions that multiply narrower numbers, and its tiles.
 
 A tile takes its rows of the left operand apart for itself, between the instructions where it can; all threads take the
 right one apart first, or each tile does so with its columns. Then it is multiplied block by block of the instruction's
@@ -51,7 +51,7 @@ WHOLE_DEPTH, DEPTH = 1024, 512
 
 
 def split_tile(product: Product, atom: MatrixAtom, machine: Machine, threads: int) -> MatmulTile | None:
-    """The tile of the least predicted time; None for a product that is not quicker in parts. That is decided for one
+    """The tile of the least predicted time; None for a matmul that is not quicker in parts. That is decided for one
     thread and for two together, however many there are, so that results do not depend on that."""
     if given().split is not None or given().product is not None:
         return given().split
@@ -61,7 +61,7 @@ def split_tile(product: Product, atom: MatrixAtom, machine: Machine, threads: in
 
 @cache
 def _quickness(product: Product, atom: MatrixAtom, machine: Machine, threads: int) -> float:
-    """How long it takes in parts, of the time that the usual product takes."""
+    """How long it takes in parts, of the time that the usual matmul takes."""
     tile = _best_tile(product, atom, machine, threads)
     seconds = split_seconds(product, tile, atom, machine, threads)
     return seconds / best_schedule(product, machine, threads).seconds
@@ -84,7 +84,7 @@ def split_tiles(product: Product, atom: MatrixAtom) -> Iterator[MatmulTile]:
 
 
 def split_seconds(product: Product, tile: MatmulTile, atom: MatrixAtom, machine: Machine, threads: int) -> float:
-    """A whole product: the tiles of the thread that has most of them, and taking the right operand apart."""
+    """A whole matmul: the tiles of the thread that has most of them, and taking the right operand apart."""
     tiles = -(-product.rows // tile.rows) * -(-product.columns // tile.columns) * product.batches
     steps = -(-product.depth // tile.depth)
     blocks = -(-tile.rows // (2 * atom.rows)) * -(-tile.columns // (2 * atom.columns))
@@ -159,7 +159,7 @@ def _has_own_columns(product: Product, tile: MatmulTile, atom: MatrixAtom, threa
 
 
 def takes_own_columns(tiles: int, tile_panels: int, panels: int, numbers: int, threads: int) -> bool:
-    """Whether each of the tiles of a product takes its columns of the right operand apart for itself: where no other
+    """Whether each of the tiles of a matmul takes its columns of the right operand apart for itself: where no other
     tile reads them, or so few do that it takes less time than if all threads do it first and read what others wrote.
     `panels`: of the whole operand, of so many `numbers` each."""
     own = -(-tiles // threads) * tile_panels * numbers * OWN_S

@@ -23,14 +23,14 @@ STREAMED_ROW_BYTES = 2048
 
 
 def is_streamed(rows: int, columns: int, dtype: DType) -> bool:
-    """Whether reading a right operand where it lies, once, is what a product's time goes into, and its rows are so long
-    that its panels would be read in short pieces far apart."""
+    """Whether reading a right operand in place, once, is what a matmul's time goes into, and its rows are so long that
+    its panels would be read in short pieces far apart."""
     return rows <= STREAMED_ROWS and columns * dtype.compute.itemsize >= STREAMED_ROW_BYTES
 
 
 def streaming_tile(rows: int, columns: int, depth: int, dtype: DType, machine: Machine, threads: int) -> MatmulTile:
-    """Blocks for a product of few rows whose right operand is read once, from memory, where it lies: as many columns as
-    keep the accumulator in the first-level cache, so that memory is read in long runs."""
+    """Blocks for a matmul of few rows whose right operand is read once, from memory, in place: as many columns as keep
+    the accumulator in the first-level cache, so that memory is read in long runs."""
     item = dtype.compute.itemsize
     most = machine.memory("l1").bytes // 3 // (item * rows)
     lanes = 4 * machine.lanes(dtype)
@@ -40,7 +40,7 @@ def streaming_tile(rows: int, columns: int, depth: int, dtype: DType, machine: M
 
 
 def matrix_tile(rows: int, columns: int, depth: int, atom: MatrixAtom, machine: Machine, threads: int) -> MatmulTile:
-    """Blocks for a product by a matrix instruction, of blocks of 2 x 2 of its accumulators."""
+    """Blocks for a matmul by a matrix instruction, of blocks of 2 x 2 of its accumulators."""
     height, width = 2 * atom.rows, 2 * atom.columns
     item = 4 // atom.group
     block_columns = even_split(columns, max(width, COLUMN_BYTES // 4), width)

@@ -27,11 +27,11 @@ def occupancy(machine: Machine, threads: int, registers: int, shared_bytes: int)
     """Of a kernel with blocks of so many `threads`, `registers` of each and `shared_bytes` of each block.
 
     Raises:
-        TargetError: the machine file does not say what blocks share.
+        TargetError: the machine file does not declare its residency.
     """
     residency = machine.residency
     if residency is None:
-        raise TargetError(f"the machine `{machine.name}` does not say what blocks share", help="add `[residency]`")
+        raise TargetError(f"the machine `{machine.name}` does not declare its residency", help="add `[residency]`")
     warps = -(-threads // machine.axes["lane"])
     per_kind = {
         BLOCKS: residency.blocks,

@@ -1,4 +1,4 @@
-"""Tiles of matrix products on machines with warps, and how many warps share one.
+"""Tiles of matmuls on machines with warps, and how many warps share one.
 
 A block computes a tile of the result, a step of the depth at a time, from shared memory. Large tiles read each operand
 less often; small ones make more blocks, so that no core waits while others do a last tile (wave quantisation). Times
@@ -54,12 +54,11 @@ _QUARTERS = 4
 
 @dataclass(frozen=True)
 class WarpProduct:
-    """`batches` products of `rows` x `depth` with `depth` x `columns`, of type `operand`, or the right one of a type
-    `right` as wide. `piece_bytes`: what a
-    lane copies at once of the windows of both operands, where they can be copied ahead; else 0. `is_followed`: more is
-    done with the result than to store it, which takes registers beside it. `scattered`: whether elements of the left
-    and of the right operand come into registers one by one: they do not lie along the depth, or begin anywhere.
-    `trips`: how often a depth is gone through, each with elements of its own."""
+    """`batches` matmuls of `rows` x `depth` with `depth` x `columns`, of type `operand`, or the right one of a type
+    `right` as wide. `piece_bytes`: what a lane copies at once of the windows of both operands, where they can be copied
+    ahead; else 0. `is_followed`: more is done with the result than to store it, which takes registers next to it.
+    `scattered`: whether elements of the left and of the right operand come into registers one by one: they are not
+    along the depth, or begin anywhere. `trips`: how often a depth is gone through, each with elements of its own."""
 
     rows: int
     columns: int
@@ -92,29 +91,29 @@ class WarpSchedule:
 
     @property
     def atom(self) -> str:
-        """The name of what multiplies a tile; empty where it is not said."""
+        """The name of what multiplies a tile; empty where it is not declared."""
         if self.across is None:
             return ""
         return mma_name(self.across) if self.family == MMA else warpgroups_name(self.family, self.warps // WARPGROUP)
 
 
 def mma_name(across: tuple[int, int]) -> str:
-    """What single warps multiply by, so many along the rows and columns."""
+    """The name of the MMA atom of single warps, so many along the rows and columns."""
     return f"{MMA}, {across[0]} x {across[1]} warps"
 
 
 def wgmma_name(groups: int) -> str:
-    """What so many groups of four warps multiply by, each some rows."""
+    """The name of the wgmma atom of so many warpgroups, each of some rows."""
     return warpgroups_name(WGMMA, groups)
 
 
 def tcgen05_name(groups: int) -> str:
-    """What is multiplied to tensor memory for so many groups of four warps, each of which takes some columns."""
+    """The name of the tcgen05 atom for so many warpgroups, each of which reads some columns."""
     return warpgroups_name(TCGEN05, groups)
 
 
 def warpgroups_name(family: str, groups: int) -> str:
-    """What is multiplied for so many groups of four warps."""
+    """The name of an atom of so many warpgroups."""
     return f"{family}, {groups} warpgroup{'s' if groups > 1 else ''}"
 
 
@@ -124,7 +123,7 @@ def tensor_columns(columns: int) -> int:
 
 
 def warp_schedule(product: WarpProduct, machine: Machine) -> WarpSchedule:
-    """The schedule of a product that should take the least time: rows and columns of whole instructions, no larger than
+    """The schedule of a matmul that should take the least time: rows and columns of whole instructions, no larger than
     the result needs."""
     copied = list(_copied(product, machine))
     if copied:
@@ -135,7 +134,7 @@ def warp_schedule(product: WarpProduct, machine: Machine) -> WarpSchedule:
 
 
 def warp_product_seconds(product: WarpProduct, machine: Machine) -> float:
-    """The predicted time of a product by the schedule that it should have."""
+    """The predicted time of a matmul by the schedule that it should have."""
     schedule = warp_schedule(product, machine)
     if schedule.stages > 1:
         return _copied_seconds(product, schedule, machine)
@@ -219,7 +218,7 @@ def _is_fed_by_a_warp(product: WarpProduct, schedule: WarpSchedule) -> bool:
 
 def _copied_seconds(product: WarpProduct, schedule: WarpSchedule, machine: Machine) -> float:
     """The time of the blocks that the busiest core does. Of blocks that are on it together, each hides what the others
-    wait for, in a step at the barrier and for the first operands; asynchronous products go on meanwhile."""
+    wait for, in a step at the barrier and for the first operands; asynchronous MMAs continue meanwhile."""
     tile = schedule.tile
     near = machine.memories[1]
     blocks = ceil(product.rows / tile.rows) * ceil(product.columns / tile.columns) * product.batches
@@ -291,9 +290,9 @@ def _by_registers(product: WarpProduct, tile: MatmulTile, atom: MatrixAtom | Non
 
 
 def _registers_taken(product: WarpProduct, tile: MatmulTile, across: tuple[int, int]) -> float:
-    """Registers of a thread: its sums, its part of both operands as instructions take them, and what it brings of the
-    next ones meanwhile, where each scattered element has a register of its own, and one more for its place where some
-    are beyond the array."""
+    """Registers of a thread: its sums, its part of both operands as instructions take them, and what it loads of the
+    next ones meanwhile, where each scattered element has a register of its own, and one more for its position where
+    some are beyond the array."""
     down, side = across
     item, lanes = product.operand.itemsize, 32 * down * side
     sums = tile.rows * tile.columns / lanes
@@ -339,8 +338,8 @@ def _seconds(product: WarpProduct, schedule: WarpSchedule, machine: Machine) -> 
 
 
 def _seconds_of_bringing(product: WarpProduct, schedule: WarpSchedule, machine: Machine) -> float:
-    """What a product through registers waits for in each step, as no other stage is under way, but for what the blocks
-    beside it do: the operands from outside, then in shared memory, and instructions for each scattered element."""
+    """What a matmul through registers waits for in each step, as no other stage is under way, but for what the blocks
+    next to it do: the operands from outside, then in shared memory, and instructions for each scattered element."""
     tile = schedule.tile
     shared, near = machine.memories[:2]
     blocks = ceil(product.rows / tile.rows) * ceil(product.columns / tile.columns) * product.batches

@@ -1,4 +1,4 @@
-"""What blocks under way together read from the memory behind a chip's second-level cache, by the order of their tiles.
+"""What blocks under way together read from the memory beyond a chip's second-level cache, by the order of their tiles.
 
 A block does a tile of a grid of `rows` x `columns`, and reads the panel of its row and that of its column: what all
 tiles of the row read of the left operand, and all of the column of the right one. `blocks` blocks run at once, in
@@ -15,8 +15,8 @@ once:
 The best of a wave is nearly square in bytes: a group of g rows meets blocks / g columns, and g * row_bytes + blocks / g
 * column_bytes is least at g = sqrt(blocks * column_bytes / row_bytes).
 
-Where two blocks whose numbers follow each other may have one panel brought to both, they do so in groups of an even
-number of rows that share columns, or in groups of one that share rows, and bring so much less from the cache.
+Where two blocks whose numbers follow each other may have one panel loaded to both, they do so in groups of an even
+number of rows that share columns, or in groups of one that share rows, and load so much less from the cache.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class TileGrid:
 
     @property
     def panel_bytes(self) -> int:
-        """What all panels have."""
+        """Bytes of all panels."""
         return self.rows * self.row_bytes + self.columns * self.column_bytes
 
 
 @dataclass(frozen=True)
 class TileOrder:
     """Groups of `group` rows, or of columns where it `is_turned`: in a group the other dim is outermost.
-    `traffic_bytes`: what comes from the memory behind the cache."""
+    `traffic_bytes`: what comes from the memory beyond the cache."""
 
     group: int
     is_turned: bool
@@ -90,7 +90,7 @@ def common_bytes(grid: TileGrid, order: TileOrder) -> int:
 
 
 def traffic_bytes(grid: TileGrid, group: int, blocks: int, cache_bytes: int) -> int:
-    """What comes from the memory behind the cache in groups of so many rows."""
+    """Bytes read from beyond the cache, for groups of so many rows."""
     if grid.panel_bytes <= cache_bytes:
         return grid.panel_bytes
     total, tiles = 0, grid.rows * grid.columns

@@ -1,4 +1,4 @@
-"""What the thread does that computes, and the states that its units need for it."""
+"""Operations of the compute thread, and the unit configurations that they need."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class ConfigureOp(ComputeOp):
 @irdl_op_definition
 class RegistersOp(ComputeOp):
     """A step of the protocol by which the tile registers pass from what computes to what packs: `acquire` (what
-    computes goes on when it has a half of them, whose contents are undefined), `commit` (it gives them up), `wait`
-    (what packs goes on when it has been given them), `release` (it gives them back)."""
+    computes continues when it has a half of them, whose contents are undefined), `commit` (it gives them up), `wait`
+    (what packs continues when it has been given them), `release` (it gives them back)."""
 
     name = "cores.registers"
     step = prop_def(StringAttr)
@@ -108,7 +108,7 @@ class CopyOp(RegisterOp):
 @irdl_op_definition
 class TilizeOp(RegisterOp):
     """Registers from `slot` on become the device tiles side by side of 32 rows, each as long as `count` tiles are wide:
-    the pages `at(d0)`, one behind another, hold them row by row. Formats of 32 bits go to the registers as they are."""
+    the pages `at(d0)`, one after another, hold them row by row. Formats of 32 bits go to the registers as they are."""
 
     name = "cores.tilize"
     queue = operand_def(QueueType)
@@ -143,9 +143,9 @@ class BinaryOp(RegisterOp):
 
 @irdl_op_definition
 class MatmulOp(RegisterOp):
-    """The product of `rows` x `depth` and `depth` x `columns` pages is added to the registers from `slot` on,
-    row-major; `count` is rows * columns. Row r, step k of the left operand is page `left_at + r * left_stride + k`,
-    step k, column c of the right one page `right_at + k * right_stride + c`, each transposed with `transpose`."""
+    """The matmul of `rows` x `depth` and `depth` x `columns` pages is added to the registers from `slot` on, row-major;
+    `count` is rows * columns. Row r, step k of the left operand is page `left_at + r * left_stride + k`, step k, column
+    c of the right one page `right_at + k * right_stride + c`, each transposed with `transpose`."""
 
     name = "cores.matmul"
     left = operand_def(QueueType)
@@ -291,14 +291,14 @@ class PackOp(PackingOp):
 
 @irdl_op_definition
 class UntilizeOp(PackingOp):
-    """The pages, one behind another, become 32 rows, one behind another: those of the registers, which are device tiles
+    """The pages, one after another, become 32 rows, one after another: those of the registers, which are device tiles
     side by side."""
 
     name = "cores.untilize"
 
 
 def states_of(op: Operation) -> dict[str, str]:
-    """The states that units must have for an operation to do what it says."""
+    """The states that units must have for an operation to do what it states."""
     match op:
         case CopyOp():
             form = f"copy {op.broadcast.data}" + (" transposed" if op.transpose is not None else "")

@@ -1,4 +1,4 @@
-"""What the threads do that move data."""
+"""Operations of the movers, the threads that move data."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class PagesOp(MoverOp):
 
 @irdl_op_definition
 class FetchOp(PagesOp):
-    """Pages of an array are read to reserved pages of a queue: they have come behind a `barrier` of reads. Pages that
+    """Pages of an array are read to reserved pages of a queue: they have come after a `barrier` of reads. Pages that
     the array does not have become zeros with `zeros`, else they are undefined."""
 
     name = "cores.fetch"
@@ -75,7 +75,7 @@ class FetchOp(PagesOp):
 
 @irdl_op_definition
 class PutOp(PagesOp):
-    """Pages that were waited for are written to an array: they have been read behind a `barrier` of writes."""
+    """Pages that were waited for are written to an array: they have been read after a `barrier` of writes."""
 
     name = "cores.put"
 
@@ -102,26 +102,26 @@ class RowsOp(PagesOp):
 
 @irdl_op_definition
 class FetchRowsOp(RowsOp):
-    """32 rows are read to reserved pages of a queue: they have come behind a `barrier` of reads. What the array does
-    not have is undefined there."""
+    """32 rows are read to reserved pages of a queue: they have come after a `barrier` of reads. Elements outside of the
+    array are undefined there."""
 
     name = "cores.fetch_rows"
 
 
 @irdl_op_definition
 class PutRowsOp(RowsOp):
-    """32 rows in pages that were waited for are written to an array: they have been read behind a `barrier` of
+    """32 rows in pages that were waited for are written to an array: they have been read after a `barrier` of
     writes."""
 
     name = "cores.put_rows"
 
 
 class ElementsOp(MoverOp):
-    """For each lane `d` of a tile of `shape`: the element of the array at `map(d, symbols)`, and its place in pages of
-    the queue from page `at` on. `rows` and `columns` are the dims of the tile along the rows and columns of device
+    """For each lane `d` of a tile of `shape`: the element of the array at `map(d, symbols)`, and its position in pages
+    of the queue from page `at` on. `rows` and `columns` are the dims of the tile along the rows and columns of device
     tiles, -1 for none; the others count pages, row-major, then rows of device tiles, then columns. The last symbols of
-    the map are, lane by lane, the numbers in `indices`: queues with a tile of the same shape and places, of which pages
-    were waited for."""
+    the map are, lane by lane, the numbers in `indices`: queues with a tile of the same shape and positions, of which
+    pages were waited for."""
 
     array = operand_def(tile.RefType)
     queue = operand_def(QueueType)
@@ -160,7 +160,7 @@ class GatherOp(ElementsOp):
 @irdl_op_definition
 class ScatterOp(ElementsOp):
     """Elements of pages that were waited for are written to an array, where they are inside of it: they have been read
-    behind a `barrier` of writes."""
+    after a `barrier` of writes."""
 
     name = "cores.scatter"
 
@@ -168,8 +168,8 @@ class ScatterOp(ElementsOp):
 @irdl_op_definition
 class RearrangeOp(MoverOp):
     """For each point of `extents`: the element of a tile in pages that were waited for, at `source_map`, is copied to
-    its place in a tile in reserved pages, at `map`; it is there when the operation is done. `shape`, `rows` and
-    `columns` say where the elements of a tile are in pages, as those of `gather` do, those with `source_` where the
+    its position in a tile in reserved pages, at `map`; it is there when the operation is done. `shape`, `rows` and
+    `columns` state where the elements of a tile are in pages, as those of `gather` do, those with `source_` where the
     source's are."""
 
     name = "cores.rearrange"
@@ -195,8 +195,8 @@ class RearrangeOp(MoverOp):
 
 class LinesOp(MoverOp):
     """Goes through the lines along `axis` of tiles in pages that were waited for; what it finds is in reserved pages
-    when the operation is done. `shape`, `rows` and `columns` say where the elements of a tile are in pages, as those of
-    `gather` do, for all of them alike. `scratch` are queues that only the operation uses."""
+    when the operation is done. `shape`, `rows` and `columns` state where the elements of a tile are in pages, as those
+    of `gather` do, for all of them alike. `scratch` are queues that only the operation uses."""
 
     sources = var_operand_def(QueueType)
     queues = var_operand_def(QueueType)
@@ -221,7 +221,7 @@ class LinesOp(MoverOp):
 @irdl_op_definition
 class ScanOp(LinesOp):
     """Each element is combined with all before it in its line by `fn` (add, multiply, maximum, minimum, of integers
-    bitwise_and, bitwise_or, bitwise_xor), in f32 or i32, and rounded when it is stored; with `reverse`, with all behind
+    bitwise_and, bitwise_or, bitwise_xor), in f32 or i32, and rounded when it is stored; with `reverse`, with all after
     it."""
 
     name = "cores.scan"
@@ -231,7 +231,7 @@ class ScanOp(LinesOp):
     def verify_(self) -> None:
         super().verify_()
         if len(self.sources) != 1 or self.scratch:
-            raise VerifyException("cores.scan: one tile is scanned, at its place")
+            raise VerifyException("cores.scan: one tile is scanned, in place")
 
 
 @irdl_op_definition
@@ -250,9 +250,9 @@ class SortOp(LinesOp):
 
 @irdl_op_definition
 class MulticastOp(MoverOp):
-    """`pages` pages from page `at` on, reserved by the core and by all others, are written to the same place of all
+    """`pages` pages from page `at` on, reserved by the core and by all others, are written to the same position of all
     other cores of `rectangle(symbols)` = (first row, first column, last row, last column), some time later; they have
-    been read behind a `barrier` of writes."""
+    been read after a `barrier` of writes."""
 
     name = "cores.multicast"
     queue = operand_def(QueueType)
@@ -268,9 +268,9 @@ class MulticastOp(MoverOp):
 
 @irdl_op_definition
 class SendOp(MoverOp):
-    """`pages` pages that were waited for, from page `at` of `source` on, are written to page `to` and those behind it
-    of the queue `destination` of core `core(symbols)`, which it reserved; counted from the sender's own back of that
-    queue. They have been read behind a `barrier` of writes."""
+    """`pages` pages that were waited for, from page `at` of `source` on, are written to page `to` and those after it of
+    the queue `destination` of core `core(symbols)`, which it reserved; counted from the sender's own back of that
+    queue. They have been read after a `barrier` of writes."""
 
     name = "cores.send"
     source = operand_def(QueueType)
@@ -291,11 +291,11 @@ class SendOp(MoverOp):
 
 @irdl_op_definition
 class PadOp(PagesOp):
-    """Elements of pages that were fetched, and have come, and lie outside of the array become `fill`: for each point of
+    """Elements of pages that were fetched, and have come, and are outside of the array become `fill`: for each point of
     `extents`, those of the page `at` that has in it what would be the page of the array at `map`. With `only`, which is
     `rows`, `columns` or `pages`, that is so for rows below the array alone, for columns to the right of it, or for
     neither; pages that are outside of the array in its other dims are filled whole in any case. The mover stores the
-    elements, and does nothing for pages that lie inside."""
+    elements, and does nothing for pages that are inside."""
 
     name = "cores.pad"
     fill = prop_def(FloatAttr | IntegerAttr)
@@ -315,7 +315,7 @@ class PadOp(PagesOp):
 
 @irdl_op_definition
 class BarrierOp(MoverOp):
-    """What the thread began to `read` has come, or what it began to `write` has arrived."""
+    """Wait until the reads that the thread issued are complete (`read`), or its writes (`write`)."""
 
     name = "cores.barrier"
     of = prop_def(StringAttr)

@@ -1,4 +1,4 @@
-"""What a program for a grid of cores is made of: threads, queues and semaphores."""
+"""Structure of core programs: threads, queues and semaphores."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class EndOp(PlainOp):
 class ProgramOp(PlainOp):
     """Every core of a rectangle of `cores` (rows, columns) runs all threads; the arguments are its row and column. It
     ends when all threads of all cores have. Tile registers have 32 bits where they are `wide`, else 16. From
-    `arrays_begin_bytes` of each core's memory on, where that is said, there are arrays: queues lie below."""
+    `arrays_begin_bytes` of each core's memory on, where that is declared, there are arrays: queues are below."""
 
     name = "cores.program"
     cores = prop_def(DenseArrayBase)
@@ -152,11 +152,11 @@ class ProgramOp(PlainOp):
 
     @property
     def kept(self) -> dict[type, Any]:
-        """What others worked out about the program, to have it again; whether that still holds they look themselves."""
+        """Cache of analyses of the program; its users check that an entry is still valid."""
         return vars(self).setdefault("_kept", {})
 
     def memory_end_bytes(self, grid: CoreGrid) -> int:
-        """Where the memory of a core ends that queues may take."""
+        """The end address of the L1 that queues may take."""
         return grid.memory_end_bytes if self.arrays_begin_bytes is None else int(decode(self.arrays_begin_bytes))
 
     @property
@@ -230,7 +230,7 @@ class SemaphoreOp(PlainOp):
 
 @irdl_op_definition
 class ThreadOp(PlainOp):
-    """What one thread of every core runs. `noc`: by which of the two networks a mover moves data."""
+    """The code of one thread, run on every core. `noc`: the network of a mover, one of two."""
 
     name = "cores.thread"
     role = prop_def(StringAttr)

@@ -26,8 +26,7 @@ the points of a grid in an order, of `tile_order.py`.
 
 A scheduled kernel is a `tile.kernel` with an empty grid whose body holds these, `tile.for` without carried tiles, and
 `tile.yield`. On a machine with warps there are no nests: each tile has its layout in its type, `tile.relayout` moves
-data between the lanes of a warp, and what moves between warps is stored in a buffer, behind a barrier, and loaded
-again.
+data between the lanes of a warp, and what moves between warps is stored in a buffer, after a barrier, and loaded again.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ def _parsed(layout: str) -> Layout:
 
 @irdl_op_definition
 class AllocOp(PlainOp):
-    """A buffer with undefined contents. `offset_bytes` is its place in the space once buffers are planned. With
+    """A buffer with undefined contents. `offset_bytes` is its address in the space once buffers are planned. With
     `stages` it is a ring of so many tiles, of which `scheduled.stage` gives one; its type is that of each."""
 
     name = "scheduled.alloc"
@@ -103,7 +102,7 @@ class AllocOp(PlainOp):
 
     @property
     def bytes(self) -> int:
-        """What all tiles take."""
+        """Bytes of all tiles."""
         return (self.count - 1) * self.stage_bytes + self.tile_bytes
 
     def verify_(self) -> None:
@@ -144,9 +143,9 @@ class StageOp(PlainOp):
 @irdl_op_definition
 class CopyOp(PlainOp):
     """`destination[d] = source[map(d, symbols)]`, zero outside of the source, some time before a wait that covers the
-    group of the copy: until then the destination is undefined, and its threads go on. `layout` says which thread
+    group of the copy: until then the destination is undefined, and its threads continue. `layout` states which thread
     copies what: neighbouring registers together. Nothing is copied where `trip(symbols) >= trips`. What is copied is
-    seen by what works asynchronously behind a `fence`."""
+    seen by what works asynchronously after a `fence`."""
 
     name = "scheduled.copy"
     source = operand_def(tile.RefType)
@@ -174,7 +173,7 @@ class CopyOp(PlainOp):
         if Layout.parse(self.layout.data).static_shape != target.shape:
             raise VerifyException(f"scheduled.copy: the layout does not deal a tile of {target.shape}")
         if (self.trip is None) != (self.trips is None):
-            raise VerifyException("scheduled.copy: a trip without trips, or the other way round")
+            raise VerifyException("scheduled.copy: a trip without trips, or vice versa")
         if self.trip is not None and (self.trip.data.num_dims, self.trip.data.num_symbols) != (0, len(self.symbols)):
             raise VerifyException(f"scheduled.copy: {self.trip.data} does not give a trip")
 
@@ -189,7 +188,7 @@ class CommitOp(PlainOp):
 @irdl_op_definition
 class WaitOp(PlainOp):
     """All groups but the newest `pending` have arrived, for the thread that began them: what other threads copied is
-    seen behind a barrier."""
+    seen after a barrier."""
 
     name = "scheduled.wait"
     pending = prop_def(IntegerAttr)
@@ -204,7 +203,7 @@ class WaitOp(PlainOp):
 
 @irdl_op_definition
 class RoleOp(PlainOp):
-    """Run the body by `warps` warps of their own, while the block's other warps go on with what follows. Buffers and
+    """Run the body by `warps` warps of their own, while the block's other warps continue with what follows. Buffers and
     indices from before it are seen in it; the block ends when all have ended. The last `leaving` of the warps only set
     their registers, and end."""
 
@@ -356,8 +355,8 @@ class BarrierOp(PlainOp):
 
 @irdl_op_definition
 class TermsOp(PlainOp):
-    """The terms of a value that `fn` still has to combine, as a tile with one more dim in front. What each of them is,
-    is not said: the first may be the value and the others the identity of `fn`."""
+    """The terms of a value that `fn` still has to combine, as a tile with one more dim in front. Their roles are
+    unspecified: the first may be the value and the others the identity of `fn`."""
 
     name = "scheduled.terms"
     source = operand_def()
@@ -375,9 +374,9 @@ class TermsOp(PlainOp):
 class MmaOp(PlainOp):
     """`accumulator + left @ right` by the atom of that name: each operand a tile in registers, or a buffer. With a
     `fragment`, an operand in a buffer is loaded to registers of that layout, a step of the depth at a time. An
-    `asynchronous` one goes on while the threads do: its buffers are not written, and its result is used by nothing but
-    further such products, until a `mma_wait` covers it. Operands of tf32 are rounded to it: what is copied to a buffer
-    from an array of f32 is not yet."""
+    `asynchronous` one continues while the threads do: its buffers are not written, and its result is used by nothing
+    but further such matmuls, until a `mma_wait` covers it. Operands of tf32 are rounded to it: what is copied to a
+    buffer from an array of f32 is not yet."""
 
     name = "scheduled.mma"
     left = operand_def()
@@ -411,7 +410,7 @@ class MmaOp(PlainOp):
 
 @irdl_op_definition
 class MmaWaitOp(PlainOp):
-    """The accumulator, when all asynchronous products of the threads but the newest `pending` have been done."""
+    """The accumulator, when all asynchronous MMAs of the threads but the newest `pending` have been done."""
 
     name = "scheduled.mma_wait"
     accumulator = operand_def()
@@ -420,7 +419,7 @@ class MmaWaitOp(PlainOp):
 
     def verify_(self) -> None:
         if self.pending.value.data < 0:
-            raise VerifyException("scheduled.mma_wait: fewer than no products are pending")
+            raise VerifyException("scheduled.mma_wait: a negative number of pending MMAs")
         if self.result.type != self.accumulator.type:
             raise VerifyException("scheduled.mma_wait: the result is not where the accumulator is")
 
@@ -438,19 +437,19 @@ class DotOp(PlainOp):
     the accumulators that are in registers at a time. Symbols are shared by the three maps. Without `accumulate` the
     accumulator is overwritten. A right operand of u32 against a left one of 16 or 8 bits holds words: 2 or 4 steps of
     the depth, the first in the lowest bits, and `right_map` counts words. With `accumulator_map` the accumulator is a
-    window of an array, overwritten where the array is. `turn` is (position, count): of `count` products that read the
+    window of an array, overwritten where the array is. `turn` is (position, count): of `count` matmuls that read the
     same columns of the right operand one after the other, this is the one whose number is the symbol at `position`.
     With `keep` the first rows that meet some columns of the right operand keep them in a panel of the thread, where the
-    rows after them, and the later turns, read them; if it is false, the turns before this product kept them.
+    rows after them, and the later turns, read them; if it is false, the turns before this matmul kept them.
 
     With `parts` and a right operand of u32 both operands are in blocks of parts, numbers whose sum is 2^`scale` times
     the operand's, whose upper halves hold all their bits. The left one has the dims (block of rows, step of the depth,
     part, row, word), the right one (..., panel, step, part, tile, word, column). A word holds two upper halves, half a
     step from each other, the first in the lower bits. `left_map` is from (block, step) to the first two dims,
-    `right_map` from (panel, step) to all but the last four; columns of panels that it does not have stay as they are.
-    A left operand of f32 is in no parts: the product takes it apart, and `left_map` is what it always is. Products of
-    two parts whose numbers have a sum below `parts` are added, and the sum divided by 2^(2 * `scale`). Before the parts
-    are made the operands are what they are made from.
+    `right_map` from (panel, step) to all but the last four; columns of panels that it does not have stay as they are. A
+    left operand of f32 is in no parts: the matmul takes it apart, and `left_map` is what it always is. Matmuls of two
+    parts whose numbers have a sum below `parts` are added, and the sum divided by 2^(2 * `scale`). Before the parts are
+    made the operands are what they are made from.
     """
 
     name = "scheduled.dot"

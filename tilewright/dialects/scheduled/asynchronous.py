@@ -1,4 +1,5 @@
-"""Operations on what a GPU does by itself while threads go on, and on the barriers in memory that say when it is done.
+"""Operations on what a GPU does by itself while threads continue, and on the barriers in memory that state when it is
+done.
 
     mbarrier      barriers in memory whose phases complete by arrivals and by bytes that have come
     expect        arrive, and let the phase wait for some bytes more
@@ -55,8 +56,8 @@ class MbarrierOp(PlainOp):
 @irdl_op_definition
 class ArriveOp(PlainOp):
     """One arrival at barrier `number(symbols)` by each warpgroup that runs it, or by a warp where there is no group of
-    four. What its threads did before is seen by who waits for the phase. None unless `0 <= trip(symbols)`. Where it is
-    `everywhere`, at the barrier of that number of each block of the cluster."""
+    four. Earlier writes of its threads are visible to waiters of the phase. None unless `0 <= trip(symbols)`. Where it
+    is `everywhere`, at the barrier of that number of each block of the cluster."""
 
     name = "scheduled.arrive"
     mbarrier = operand_def(tile.RefType)
@@ -90,9 +91,9 @@ class ExpectOp(PlainOp):
 
 @irdl_op_definition
 class AwaitOp(PlainOp):
-    """Go on when phase `phase(symbols)` of barrier `number(symbols)` has completed; at once for phases below 0. What
-    was done before its arrivals, and what its bytes brought, is seen. The machine compares the last bit of the phase:
-    the barrier must not be two phases further."""
+    """Wait until phase `phase(symbols)` of barrier `number(symbols)` has completed; at once for phases below 0.
+    Operations before its arrivals, and the bytes that it counts, are visible. The machine compares the last bit of the
+    phase: the barrier must not be two phases further."""
 
     name = "scheduled.await"
     mbarrier = operand_def(tile.RefType)
@@ -109,12 +110,11 @@ class AwaitOp(PlainOp):
 @irdl_op_definition
 class TensorCopyOp(PlainOp):
     """`destination[d] = source[map(d, symbols)]`, zero outside of the source, some time before the phase of barrier
-    `number(symbols)` completes that now waits for its bytes: all those of the destination. One thread begins it, and
-    no thread takes part. The destination has a layout that boxes of an array are brought to; to one of tf32 f32 is
-    rounded.
+    `number(symbols)` completes that now waits for its bytes: all those of the destination. One thread begins it, and no
+    thread takes part. The destination has a layout that boxes of an array are copied to; to one of tf32 f32 is rounded.
 
     With `multicast` = (count, dim), of the `count` equal parts of the window along `dim` it is the part of the block's
-    rank that is copied, to its place in that buffer of each of the `count` blocks of the cluster; there it completes
+    rank that is copied, to its position in that buffer of each of the `count` blocks of the cluster; there it completes
     the phase of that barrier, which may come to wait for its bytes later."""
 
     name = "scheduled.tensor_copy"
@@ -151,7 +151,7 @@ class TensorCopyOp(PlainOp):
 class TensorStoreOp(PlainOp):
     """`destination[map(d, symbols)] = source[d]` where that is inside of the destination, before the kernel ends; the
     source is read until a `store_wait`. One thread begins it for the block, and no thread takes part: what threads
-    wrote to the source is seen by it behind a `fence` and a barrier. The source has a layout that boxes of an array are
+    wrote to the source is seen by it after a `fence` and a barrier. The source has a layout that boxes of an array are
     taken from."""
 
     name = "scheduled.tensor_store"
@@ -172,15 +172,15 @@ class TensorStoreOp(PlainOp):
 @irdl_op_definition
 class StoreWaitOp(PlainOp):
     """The buffers of all tensor stores of the block have been read, for the thread that began them: what other threads
-    write there comes behind a barrier. A block does not end before."""
+    write there comes after a barrier. A block does not end before."""
 
     name = "scheduled.store_wait"
 
 
 @irdl_op_definition
 class FenceOp(PlainOp):
-    """What this thread wrote to the memory of a block, or had copied there, is seen by asynchronous products and
-    copies that come after a barrier behind it."""
+    """Make this thread's writes and copies to shared memory visible to asynchronous MMAs and copies that come after a
+    following barrier."""
 
     name = "scheduled.fence"
 

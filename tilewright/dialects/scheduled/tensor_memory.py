@@ -1,4 +1,4 @@
-"""Operations of the `scheduled` dialect on tensor memory: the memory of a block that products add up in by themselves.
+"""Operations of the `scheduled` dialect on tensor memory: the memory of a block that MMAs add up in by themselves.
 
     tensor_alloc   columns of it, for a tile that lies there, or for several
     tensor_stage   one tile of several
@@ -46,8 +46,8 @@ def _parsed(layout: str) -> Layout:
 class TensorAllocOp(PlainOp):
     """`columns` columns of tensor memory, a power of two from 32 to 512, that hold a tile with undefined contents, or,
     with `stages`, as many of its type next to each other, of which `scheduled.tensor_stage` gives one. The first warp
-    asks for them, and waits while other blocks have them; others use them behind a barrier of all roles. A block asks
-    once. `offset_bytes` is where in the memory of the block it is said which columns they are."""
+    asks for them, and waits while other blocks have them; others use them after a barrier of all roles. A block asks
+    once. `offset_bytes` is where in the memory of the block it is declared which columns they are."""
 
     name = "scheduled.tensor_alloc"
     columns = prop_def(IntegerAttr)
@@ -67,7 +67,7 @@ class TensorAllocOp(PlainOp):
 
     @property
     def bytes(self) -> int:
-        """What saying it takes in the memory of the block."""
+        """Bytes of shared memory that hold the address."""
         return _WORD_BYTES
 
     def verify_(self) -> None:
@@ -119,7 +119,7 @@ class TensorPartOp(PlainOp):
 
     @property
     def columns(self) -> range:
-        """Those of the whole that it has."""
+        """The columns of the whole tile that the part has."""
         first = int(self.column.value.data)
         return range(first, first + static(_parsed(tile.ref_type(self.result).layout.data).span(COLUMN)))
 
@@ -141,8 +141,8 @@ def _overlap(a: range, b: range) -> bool:
 
 @irdl_op_definition
 class TensorFreeOp(PlainOp):
-    """Gives back the columns of a tile, whose products have been done and which no warp uses any longer. A barrier of
-    the block has to lie between, and behind the last use a `tensor_fence` of those that used it."""
+    """Gives back the columns of a tile, whose MMAs have been done and which no warp uses any longer. A barrier of the
+    block has to be between, and after the last use a `tensor_fence` of those that used it."""
 
     name = "scheduled.tensor_free"
     tensor = operand_def(tile.RefType)
@@ -154,8 +154,8 @@ class TensorFreeOp(PlainOp):
 @irdl_op_definition
 class TensorMmaOp(PlainOp):
     """`accumulator + left @ right`, or without the accumulator unless `0 < adds(symbols)`, some time before an
-    `mma_commit` behind it arrives: until then the operands in buffers are not written, and what is in tensor memory is
-    undefined. One thread begins it; products that it begins for one accumulator follow each other. Operands of tf32 are
+    `mma_commit` after it arrives: until then the operands in buffers are not written, and what is in tensor memory is
+    undefined. One thread begins it; MMAs that it begins for one accumulator follow each other. Operands of tf32 are
     multiplied as they are in their buffer. Of several warps the first has it begun."""
 
     name = "scheduled.tensor_mma"
@@ -180,9 +180,9 @@ class TensorMmaOp(PlainOp):
 
 @irdl_op_definition
 class MmaCommitOp(PlainOp):
-    """One arrival at barrier `number(symbols)` when all products that this thread began before have been done. Who
-    waits for the phase knows that, and nothing else of what the thread did. Of several warps the first has begun them,
-    and commits. Where it is `everywhere`, at the barrier of that number of each block of the cluster."""
+    """One arrival at barrier `number(symbols)` when all MMAs that this thread began before have been done. Who waits
+    for the phase knows that, and nothing else of what the thread did. Of several warps the first has begun them, and
+    commits. Where it is `everywhere`, at the barrier of that number of each block of the cluster."""
 
     name = "scheduled.mma_commit"
     mbarrier = operand_def(tile.RefType)
@@ -212,8 +212,8 @@ class TensorLoadOp(PlainOp):
 
 @irdl_op_definition
 class TensorPutOp(PlainOp):
-    """A tile of registers, in a layout that `tensor_load` may have, to tensor memory, and waited for: products of other
-    threads see it behind a `tensor_fence` and a barrier."""
+    """A tile of registers, in a layout that `tensor_load` may have, to tensor memory, and waited for: MMAs of other
+    threads see it after a `tensor_fence` and a barrier."""
 
     name = "scheduled.tensor_put"
     value = operand_def()
@@ -227,8 +227,8 @@ class TensorPutOp(PlainOp):
 
 @irdl_op_definition
 class TensorFenceOp(PlainOp):
-    """`before`: what this thread did in tensor memory comes before what it tells others from now on. `after`: what it
-    was told comes before what it does in tensor memory from now on."""
+    """`before`: what this thread did in tensor memory comes before what it signals to others from now on. `after`: what
+    it was notified comes before what it does in tensor memory from now on."""
 
     name = "scheduled.tensor_fence"
     side = prop_def(StringAttr)

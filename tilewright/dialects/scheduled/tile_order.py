@@ -1,8 +1,8 @@
-"""The operation of the `scheduled` dialect that says which point of a grid a number stands for.
+"""The operation of the `scheduled` dialect that states which point of a grid a number stands for.
 
     point   the coordinates of point number so and so, in groups of rows
 
-Blocks that are under way together have numbers that follow each other: the order of the numbers says which tiles they
+Blocks that are under way together have numbers that follow each other: the order of the numbers states which tiles they
 do, and so what they share of what they read.
 """
 

@@ -2,7 +2,7 @@
 
 An axis of the padded array is a product of factors, outermost first, each of which is real below its size at the call:
 an axis that two others were merged into is real where both were. `None` stands for an axis along which all elements are
-equal, so that what lies beyond needs no care.
+equal, so that what is beyond needs no care.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def joined(first: Axes, second: Axes) -> Axes:
     """The axes of an elementwise operation.
 
     Raises:
-        NotUniform: elements that belong together lie at different places.
+        NotUniform: elements that belong together are at different places.
     """
     result: list[Axis] = []
     for a, b in zip(first, second, strict=True):
@@ -56,7 +56,7 @@ def joined_all(axes: Sequence[Axes]) -> Axes:
     """The axes of an operation on elements of several arrays.
 
     Raises:
-        NotUniform: elements that belong together lie at different places.
+        NotUniform: elements that belong together are at different places.
     """
     return functools.reduce(joined, axes)
 

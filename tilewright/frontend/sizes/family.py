@@ -15,7 +15,7 @@ Sizes: TypeAlias = tuple[int, ...]
 
 
 class NotUniform(Exception):
-    """The traces are no single program over sizes; the message says why, for whoever explains it."""
+    """The traces are no single program over sizes; the message gives the reason, for whoever explains it."""
 
 
 def varies(sizes: Sizes) -> bool:
@@ -109,7 +109,7 @@ def check_form(first: Trace, second: Trace) -> None:
 
 def _check_node(first: Trace, second: Trace, a: Node, b: Node) -> None:
     if a.op != b.op or len(a.graphs) != len(b.graphs):
-        raise NotUniform(f"`{a.op}` in the place of `{b.op}`{_at(a)}")
+        raise NotUniform(f"`{a.op}` instead of `{b.op}`{_at(a)}")
     if len(a.results) != len(b.results) or _numbered(first, a.operands) != _numbered(second, b.operands):
         raise NotUniform(f"`{a.op}` of different values{_at(a)}")
     if fixed_attributes(a) != fixed_attributes(b):

@@ -1,7 +1,7 @@
 """From a family of traces to one program of the largest sizes that takes the real ones as arguments.
 
-Each value of the trace becomes a padded one: real elements in front along each axis (see `axes`), anything behind them.
-Where an operation would read what lies behind (a reduction, a contraction, a window), it is replaced there by a neutral
+Each value of the trace becomes a padded one: real elements in front along each axis (see `axes`), anything after them.
+Where an operation would read what is after (a reduction, a contraction, a window), it is replaced there by a neutral
 element: a select on positions below the real size. A value that was so masked stays masked for those who read it later,
 and what is known of its padding is kept in `fills`, so that one mask serves a whole softmax.
 """
@@ -30,8 +30,8 @@ _POSITIONS = dtypes.i32
 
 @dataclass(frozen=True)
 class Fill:
-    """What the padding along an axis holds, an array of no axes. `or_nan`: or NaN, where all real elements along that
-    axis are NaN too."""
+    """The value of the padding along an axis, a scalar array. `or_nan`: or NaN, where all real elements along that axis
+    are NaN too."""
 
     value: Any
     or_nan: bool = False
@@ -43,7 +43,7 @@ class Fill:
 
 @dataclass(frozen=True)
 class Origin:
-    """What a value is of another, `of`: its `maximum`, its `sum`, or the `inverse` of its sum along `axis`.
+    """The role of a value for another one, `of`: its `maximum`, its `sum`, or the `inverse` of its sum along `axis`.
 
     `axes[i]` is the axis of `of` that axis i goes along; None for one along which it is repeated.
     """
@@ -54,7 +54,7 @@ class Origin:
     axes: tuple[int | None, ...]
 
     def belongs_to(self, value: Value) -> bool:
-        """Whether it lies beside `value` as what it was made of."""
+        """Whether it is next to `value` as what it was made of."""
         if self.of is not value:
             return False
         repeated = (d == self.axis or value.shape[d] == 1 for d in range(len(self.axes)))
@@ -69,7 +69,7 @@ class Padded:
         axes: how much of each axis is real.
         fills: what the padding along an axis holds, where it is known.
         everywhere: the one number that all elements are, padding included, if it is known.
-        origin: what it is of another value, where that says something of padding.
+        origin: what it is of another value, where that states something of padding.
         mark: "shifted" for what its maximum was subtracted from, "weights" for exponentials of that.
         marked_axis: the axis of that maximum.
     """
@@ -89,7 +89,7 @@ class Padded:
 
 @dataclass(frozen=True)
 class Parameter:
-    """An argument of the padded program behind those of the function, and how a trace tells it."""
+    """An argument of the padded program after those of the function, and how a trace indicates it."""
 
     type: ArrayType
     reading: Reading
@@ -176,14 +176,14 @@ class Builder:
     # ---- values -----------------------------------------------------------------------------------------------------
 
     def define(self, number: int, state: Padded) -> None:
-        """What the value `number` of the trace is in the padded program."""
+        """Define the counterpart of the trace's value `number` in the padded program."""
         self.states[number] = state
         for axis, factors in enumerate(state.axes):
             if factors is not None and len(factors) == 1 and varies(factors[0]):
                 self._sites.setdefault(factors[0], (number, axis))
 
     def input(self, number: int) -> None:
-        """An argument of the function, which the caller pads behind."""
+        """An argument of the function, which the caller pads after."""
         value = self.family.largest.values[number]
         axes = tuple(plain(sizes) for sizes in self.family.shape(number))
         self.define(number, Padded(self.graph.input(value.type, value.name), axes))
@@ -267,7 +267,7 @@ class Builder:
         return self.scalar(("extent", sizes), self.extent_reading(sizes))
 
     def extent_reading(self, sizes: Sizes) -> Reading:
-        """How a trace tells what a factor of `sizes` is.
+        """How a trace indicates what a factor of `sizes` is.
 
         Raises:
             NotUniform: no value of the trace has this size, or a part of it.
@@ -306,9 +306,9 @@ class Builder:
 
     def masked(self, number: int, axis: int, value: Any, factors: Axis = None, *, nan_passes: bool = False) -> Padded:
         """The value `number` with `value` in the padding along an axis, for all who read it from here on. `factors`
-        say how the axis is padded where its elements are equal.
+        state how the axis is padded where its elements are equal.
 
-        `nan_passes` says that padding which is NaN together with all that is real does not matter.
+        `nan_passes` states that padding which is NaN together with all that is real does not matter.
         """
         state = self.states[number]
         fill = state.fills.get(axis)
@@ -327,7 +327,7 @@ class Builder:
         return made
 
     def selected(self, value: Value, axis: int, factors: tuple[Sizes, ...], filling: Value) -> Value:
-        """`value` where it is real along an axis, `filling` behind."""
+        """`value` where it is real along an axis, `filling` after."""
         inside = self.broadcast(self.inside(factors), value.shape, (axis,))
         return self.emit("map", inside, value, filling, fn="select")
 

@@ -21,7 +21,7 @@ Tensor = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class CallPlan:
-    """The sizes of one call: what the padded program takes beside the arguments, and how they are padded and cut."""
+    """The sizes of one call: what the padded program takes next to the arguments, and how they are padded and cut."""
 
     extra: tuple[Tensor, ...]
     inputs: tuple[tuple[int, ...] | None, ...]
@@ -38,7 +38,7 @@ class CallPlan:
         return [*made, *self.extra]
 
     def results(self, arrays: Sequence[Tensor]) -> list[Tensor]:
-        """What is real of the results of the padded program."""
+        """The real (unpadded) parts of the padded program's results."""
         return [_cut(array, output) for array, output in zip(arrays, self.outputs, strict=True)]
 
 
@@ -84,14 +84,14 @@ class PaddedProgram:
         self._readings = self._extents(builder)
 
     def _extents(self, builder: Builder) -> dict[Sizes, Reading]:
-        """How a trace tells each size of a call that an axis is made of."""
+        """How a trace indicates each size of a call that an axis is made of."""
         axes: list[Axis] = [axis for axes in self._axes.values() for axis in axes]
         axes += [factors for _, _, factors in self._claims]
         factors = {f for axis in axes if axis is not None for f in axis if varies(f)}
         return {factor: builder.extent_reading(factor) for factor in factors}
 
     def plan(self, graph: Graph) -> CallPlan:
-        """What a call takes at the sizes that `graph` was traced at.
+        """The plan of a call at the sizes that `graph` was traced at.
 
         Raises:
             NotUniform: the function does something else at these sizes.
@@ -130,7 +130,7 @@ class PaddedProgram:
             for size, known, axis in zip(shape, self._family.shape(number), axes, strict=True):
                 expected = _extent(axis, extents)
                 if (size > known[0]) if expected is None else (size != expected):
-                    raise NotUniform(f"a size is {size}, where others say {expected}")
+                    raise NotUniform(f"a size is {size}, where others are {expected}")
 
         for number, axis, factors in self._claims:
             if trace.values[number].shape[axis] != _extent(factors, extents):
@@ -178,7 +178,7 @@ def _extent(axis: Axis, extents: dict[Sizes, Any]) -> int | None:
 def _real_part(
     axes: Axes, sizes: Sequence[Sizes], shape: tuple[int, ...], extents: dict[Sizes, Any]
 ) -> tuple[tuple[slice, ...], tuple[int, ...], tuple[int, ...]]:
-    """What to cut out of a padded result, seen with an axis for each factor, and the shape of that."""
+    """The slice of a padded result, seen with an axis for each factor, and its final shape."""
     cuts: list[slice] = []
     factors: list[int] = []
     for axis, size, real in zip(axes, sizes, shape, strict=True):

@@ -151,14 +151,14 @@ def _fills(fn: str, states: Sequence[Padded], axes: Axes) -> dict[int, Fill]:
 
 
 def _fill(state: Padded, axis: int, axes: Axes) -> Fill | None:
-    """What an operand holds where the result is padded along an axis."""
+    """The value of an operand where the result is padded along an axis."""
     if state.everywhere is not None:
         return Fill(state.everywhere)
     return state.fills.get(axis) if state.axes[axis] == axes[axis] else None
 
 
 def _softmax_step(fn: str, states: Sequence[Padded], made: Padded) -> Padded:
-    """What is known of a softmax: with scores of -inf in the padding, weights there are 0, unless all are NaN.
+    """Facts of a softmax: with scores of -inf in the padding, weights there are 0, unless all are NaN.
 
     The largest score has the weight 1, so the sum of the weights is at least 1, or NaN with all of them.
     """
@@ -241,7 +241,7 @@ def _while(builder: Builder, step: Step) -> list[Padded]:
 
 
 def _settled(axes: Axes, sizes: Sequence[Sizes]) -> Axes:
-    """Axes of something that others come in the place of: its elements need not be equal along any."""
+    """Axes of something that others come in place of: its elements need not be equal along any."""
     return tuple(plain(size) if axis is None else axis for axis, size in zip(axes, sizes, strict=True))
 
 

@@ -40,7 +40,7 @@ def _reshape(builder: Builder, step: Step) -> list[Padded]:
 
 
 def _claim_repeats(builder: Builder, number: int, axes: Axes) -> None:
-    """Have calls check how often elements are repeated, which tells where a reshape takes each."""
+    """Have calls check how often elements are repeated, which indicates where a reshape takes each."""
     for axis, factors in enumerate(axes):
         if factors is None:
             builder.claim(number, axis, (builder.family.size(number, axis),))
@@ -56,7 +56,7 @@ def _unit_axes_moved(source: Sequence[Sizes], target: Sequence[Sizes]) -> list[i
 
 
 def _moved(state: Padded, value: Value, axes: Sequence[Axis], sources: Sequence[int | None]) -> Padded:
-    """`state` with its axes moved: axis i was axis `sources[i]`, or is new and repeats. What is known moves along."""
+    """`state` with its axes moved: axis i was axis `sources[i]`, or is new and repeats. Known facts move along."""
     fills = {
         d: state.fills[a]
         for d, a in enumerate(sources)
@@ -153,13 +153,13 @@ def _slice(builder: Builder, step: Step) -> list[Padded]:
 
 
 def _start(builder: Builder, number: int, axis: int) -> Value:
-    """Where a slice starts, as an argument."""
+    """The start of a slice, as an argument."""
     key = ("start", number, axis)
     return builder.scalar(key, lambda trace: trace.nodes[number].attributes["starts"][axis])
 
 
 def _padded_high(builder: Builder, value: Value, high: dict[int, int]) -> Value:
-    """Zeros behind, along some axes."""
+    """Zeros appended along some axes."""
     if not any(high.values()):
         return value
     zero = builder.number(0, ArrayType((), value.dtype))
@@ -239,7 +239,7 @@ def _clipped(number: int, dtype: DType) -> int:
 
 @rule("dynamic_update_slice")
 def _dynamic_update_slice(builder: Builder, step: Step) -> list[Padded]:
-    """Where an update of a size of the call is shorter than its target, what lies behind it is written back."""
+    """Where an update of a size of the call is shorter than its target, what is after it is written back."""
     state, update, *starts = _states(builder, step)
     source, part = step.sizes(step.operands[0]), step.sizes(step.operands[1])
     axes: list[Axis] = []
@@ -301,7 +301,7 @@ def _pad(builder: Builder, step: Step) -> list[Padded]:
 
 @rule("concat")
 def _concat(builder: Builder, step: Step) -> list[Padded]:
-    """What follows a part of a size of the call starts at that size: parts are written one after the other."""
+    """The part after one of dynamic size starts at that size: parts are written one after the other."""
     states = _states(builder, step)
     along = step.axis()
     sizes = [step.sizes(number)[along] for number in step.operands]
@@ -359,7 +359,7 @@ def _below(builder: Builder, step: Step, axis: int, index: Value) -> Value:
 
 @rule("scatter")
 def _scatter(builder: Builder, step: Step) -> list[Padded]:
-    """Updates behind what is real get an index that is outside; what is outside of what is real lands in padding."""
+    """Updates after what is real get an index that is outside; what is outside of what is real lands in padding."""
     state, updates, *indices = _states(builder, step)
     along = step.axes()
     rank = len(indices[0].axes)

@@ -121,7 +121,7 @@ def _contract(builder: Builder, step: Step) -> list[Padded]:
 
 
 def _mask_pair(builder: Builder, step: Step, a: int, b: int) -> None:
-    """Zeros behind in both operands: one alone would meet infinities in the other. NaN of one may stay where all that
+    """Zeros appended to both operands: one alone would meet infinities in the other. NaN of one may stay where all that
     is real is NaN."""
     left, right = step.operands
     (factors,) = joined((builder.states[left].axes[a],), (builder.states[right].axes[b],))
@@ -172,7 +172,7 @@ def _sort(builder: Builder, step: Step) -> list[Padded]:
 
 
 def _last(dtype: DType, descending: bool) -> Any:
-    """What a stable sort puts behind everything that comes before it."""
+    """The value that a stable sort puts last."""
     if descending:
         return _identity("maximum", dtype)
     return np.nan if dtype.is_float else _identity("minimum", dtype)

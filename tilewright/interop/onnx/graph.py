@@ -85,7 +85,7 @@ class Work:
 @dataclass(frozen=True)
 class Walk:
     """Traces graphs of one model. `versions` are those of the operator sets, `outer` the attributes of the function
-    whose body is walked, `depth` how many bodies and graphs are around. `leaves` says whether a node of the model's
+    whose body is walked, `depth` how many bodies and graphs are around. `leaves` states whether a node of the model's
     graph may be left to the host."""
 
     model: LoadedModel

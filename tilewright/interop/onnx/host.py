@@ -23,7 +23,7 @@ Values = Mapping[str, Any]
 
 class HostNode:
     """A node that is evaluated on NumPy arrays. `reads` are the values that it sees, those of its bodies too; `reason`
-    says why no program has it."""
+    states why no program has it."""
 
     def __init__(self, proto: Proto, reads: Sequence[str], reason: str, model: LoadedModel) -> None:
         self.proto = proto
@@ -65,7 +65,9 @@ class HostNode:
         except Exception as error:  # the reference raises whatever NumPy and Python do with what the node says
             kind = UnsupportedOperatorError if isinstance(error, NotImplementedError | ImportError) else ModelFileError
             message = f"{node_name(self.proto)}, on the host: {type(error).__name__}: {str(error)[:500]}"
-            raise located(kind(message, help="is what it is given what ONNX says of the operator?")) from error
+            raise located(
+                kind(message, help=f"check the node's inputs against the ONNX specification of `{self.proto.op_type}`")
+            ) from error
 
     def _prepared(self) -> Callable[[Values], Sequence[Any]]:
         domain = standard_domain(self.proto.domain)

@@ -164,12 +164,14 @@ class OnnxModel:
         names = [spec.name for spec in self._order]
         if len(args) > len(names):
             message = f"the model takes {len(self.inputs)} inputs, got {len(args)}"
-            raise located(ArgumentError(message, help=f"they are {', '.join(map(str, self.inputs))}"))
+            raise located(ArgumentError(message, help=f"the inputs are {', '.join(map(str, self.inputs))}"))
         given = dict(zip(names, args, strict=False))
         for name, value in kwargs.items():
             if name not in names or name in given:
                 what = "is given twice" if name in given else "is no input of the model"
-                raise located(ArgumentError(f"{name!r} {what}", help=f"they are {', '.join(map(str, self.inputs))}"))
+                raise located(
+                    ArgumentError(f"{name!r} {what}", help=f"the inputs are {', '.join(map(str, self.inputs))}")
+                )
             given[name] = value
         missing = [str(spec) for spec in self.inputs if spec.name not in given]
         if missing:

@@ -116,8 +116,8 @@ def _check_depth(depth: int) -> None:
 
 
 def host_nodes(model: LoadedModel) -> dict[int, str]:
-    """The nodes of the model's graph that run on the host, by their places, and why. A node with a body, or a function,
-    that has such nodes is one.
+    """The nodes of the model's graph that run on the host, by their indices, and why. A node with a body, or a
+    function, that has such nodes is one.
 
     Raises:
         ModelFileError: graphs are nested too deep.
@@ -227,12 +227,12 @@ def _string_results(node: Proto, schema: Any, given: set[int]) -> Iterator[str]:
 
 
 def _formal(formals: Sequence[Any], place: int) -> Any:
-    """The formal parameter at a place; the last one may stand for many."""
+    """The formal parameter at an index; the last one may stand for many."""
     return formals[min(place, len(formals) - 1)]
 
 
 def _makes_strings(node: Proto) -> bool:
-    """Whether the attributes of a node say that it gives strings."""
+    """Whether the attributes of a node state that it gives strings."""
     for attribute in node.attribute:
         if attribute.name in _STRING_RESULTS and (attribute.s or attribute.strings):
             return True

@@ -62,7 +62,7 @@ class PartModel:
 
 @dataclass
 class _Stage:
-    """The nodes of a part by their places, and the host nodes after it."""
+    """The nodes of a part by their indices, and the host nodes after it."""
 
     nodes: set[int] = field(default_factory=set[int])
     hosts: list[int] = field(default_factory=list[int])
@@ -90,7 +90,7 @@ class _PartStep:
 
 
 class Parts:
-    """The steps of a model in order. `hosts` are the places of the nodes that run on the host, and why; `compiled`
+    """The steps of a model in order. `hosts` are the indices of the nodes that run on the host, and why; `compiled`
     makes a function of a part."""
 
     def __init__(
@@ -249,7 +249,7 @@ def _stages(graph: Proto, hosts: Mapping[int, str], reads: Sequence[Sequence[str
 
 
 def _constant_nodes(graph: Proto, hosts: Mapping[int, str], reads: Sequence[Sequence[str]]) -> dict[int, None]:
-    """The places of the nodes that depend on constants alone."""
+    """The indices of the nodes that depend on constants alone."""
     known = {tensor.name for tensor in graph.initializer} - {info.name for info in graph.input}
     found: dict[int, None] = {}
     for place, node in enumerate(graph.node):
@@ -260,7 +260,7 @@ def _constant_nodes(graph: Proto, hosts: Mapping[int, str], reads: Sequence[Sequ
 
 
 def _makers_of(names: Iterable[str], makers: Mapping[str, int], reads: Sequence[Sequence[str]]) -> set[int]:
-    """The places of the constant nodes that some values depend on."""
+    """The indices of the constant nodes that some values depend on."""
     found = set[int]()
     pending = list(names)
     while pending:

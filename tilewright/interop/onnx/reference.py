@@ -148,7 +148,7 @@ def _bounded(op: str, run: Callable[..., Any]) -> Callable[..., Any]:
     def bounded(*inputs: Any, **kwargs: Any) -> Any:
         _steps.done += 1
         if _steps.done > _MAX_STEPS:
-            message = f"it takes more than {_MAX_STEPS} steps on the host"
+            message = f"control flow takes more than {_MAX_STEPS} steps on the host"
             raise UnsupportedOperatorError(message, help="take fewer trips, or split the model")
         sized = _SIZES.get(op)
         if sized is not None and all(item is None or isinstance(item, np.ndarray | np.generic) for item in inputs):

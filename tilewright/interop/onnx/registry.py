@@ -50,11 +50,11 @@ _TAKING_NARROW: set[Rule] = set()
 class Node:
     """One node of a model as a rule sees it.
 
-    `version` is that of its operator set; `wanted` says which results are named; `contents` gives the elements of a
+    `version` is that of its operator set; `wanted` states which results are named; `contents` gives the elements of a
     value that must be known while tracing, and `run` traces a graph among the attributes. `retrace` gives the value of
     a name as the nodes before this one make it of other values for some names. `work` counts operations where a rule
-    makes very many, and refuses too many. `leave`, where the node may run on the host, makes the exception that says so
-    and why. `read` collects the attributes that the rule has looked at.
+    makes very many, and refuses too many. `leave`, where the node may run on the host, makes the exception that states
+    it and why. `read` collects the attributes that the rule has looked at.
     """
 
     op: str
@@ -85,7 +85,7 @@ class Node:
         return self.attributes[name]
 
     def ignore(self, *names: str) -> None:
-        """Attributes that say nothing new, or nothing that matters for this form of the operator."""
+        """Attributes that state nothing new, or nothing that matters for this form of the operator."""
         self.read.update(names)
 
     def known(self, value: Any, what: str) -> Tensor:

@@ -70,7 +70,7 @@ def decode(tensor: Proto, folder: Path | None) -> Tensor:
     """The contents of a `TensorProto`; external data are read from `folder`.
 
     Raises:
-        ModelFileError: sizes do not fit, or the data lie outside the folder.
+        ModelFileError: sizes do not fit, or the data are outside the folder.
         UnsupportedOperatorError: the elements are strings or complex numbers.
     """
     what = f"the tensor {tensor.name!r}"
@@ -160,7 +160,7 @@ def _from_field(numbers: Any, code: int, dtype: np.dtype[Any], count: int, what:
 
 
 def _external(tensor: Proto, folder: Path | None, what: str) -> bytes:
-    """The bytes of a tensor that lie in a file of their own.
+    """The bytes of a tensor that are in a file of their own.
 
     Raises:
         ModelFileError: that file is outside the model's folder, missing or too short.
@@ -168,12 +168,12 @@ def _external(tensor: Proto, folder: Path | None, what: str) -> bytes:
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     if folder is None:
-        message = f"{what} lies in the file {location!r}, but the model was not loaded from a folder"
+        message = f"{what} is stored in the file {location!r}, but the model was not loaded from a folder"
         raise ModelFileError(message, help="give the path of the model")
     file = (folder / location).resolve()
     if not location or not file.is_relative_to(folder.resolve()):
-        message = f"{what} lies in {location!r}, outside the folder of the model"
-        raise ModelFileError(message, help="keep external data beside the model")
+        message = f"{what} is stored in {location!r}, outside the folder of the model"
+        raise ModelFileError(message, help="keep external data in the folder of the model")
     try:
         offset, length = int(entries.get("offset") or 0), int(entries.get("length") or -1)
         if offset < 0 or length < -1:
@@ -185,4 +185,4 @@ def _external(tensor: Proto, folder: Path | None, what: str) -> bytes:
             opened.seek(offset)
             return opened.read(length if 0 <= length <= size else -1)
     except (OSError, ValueError) as error:
-        raise ModelFileError(f"{what}: {error}", help="keep external data beside the model") from None
+        raise ModelFileError(f"{what}: {error}", help="keep external data in the folder of the model") from None

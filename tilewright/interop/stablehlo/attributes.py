@@ -97,7 +97,7 @@ class AttributeReader(ShardingReader):
         return self.error("expected the type of an array")
 
     def skip_balanced_after(self, word: str) -> str:
-        """Step over a word and the brackets behind it."""
+        """Step over a word and the brackets after it."""
         self.expect(word)
         return self.skip_balanced()
 
@@ -201,7 +201,7 @@ class AttributeReader(ShardingReader):
         return type
 
     def _typed(self, value: Any) -> Any:
-        """Step over the type behind a string or number."""
+        """Step over the type after a string or number."""
         if self.accept(":") and self._type() is None:
             raise self.error("expected a type")
         return value

@@ -1,4 +1,4 @@
-"""What a text of StableHLO says: functions of operations on values that have names."""
+"""What a text of StableHLO states: functions of operations on values that have names."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class StableHloModel:
     Arguments are arrays in the order of `inputs`, the parameters of the function `main`; results are in the order of
     `outputs`, one alone as it is, several as a tuple.
 
-    `devices` is how many devices the program is for. Arrays are whole, and the program says which parts devices take;
+    `devices` is how many devices the program is for. Arrays are whole, and the program states which parts devices take;
     or where it is written for each device (`is_for_each_device`), a first axis has the arrays of each.
     """
 
@@ -77,7 +77,7 @@ class StableHloModel:
     def _checked(self, args: Sequence[Any]) -> list[Any]:
         if len(args) != len(self.inputs):
             message = f"the program takes {len(self.inputs)} arrays, got {len(args)}"
-            raise located(ArgumentError(message, help=f"they are {', '.join(map(str, self.inputs)) or 'none'}"))
+            raise located(ArgumentError(message, help=f"the inputs are {', '.join(map(str, self.inputs)) or 'none'}"))
         return [checked(spec, value, {}) for spec, value in zip(self.inputs, args, strict=True)]
 
     def _function(self, name: str) -> Any:
@@ -129,7 +129,7 @@ def from_stablehlo(source: Any, *, target: str | None = None) -> StableHloModel:
     file. `target` is as `tw.jit` has it.
 
     Raises:
-        ModelFileError: the text is malformed; the message says where.
+        ModelFileError: the text is malformed; the message has the line.
         UnsupportedOperatorError: it uses operations or types that are not supported; the message lists all of them.
     """
     module = Reader(_text(source), FORMS, _is_known).module()
@@ -156,7 +156,7 @@ def _text(source: Any) -> str:
         source = _contents(Path(source))
     if isinstance(source, bytes | bytearray):
         if source.startswith(_BYTECODE):
-            message = "this is bytecode of MLIR, not text"
+            message = "the file is MLIR bytecode, not text"
             raise located(ModelFileError(message, help="give `exported.mlir_module()`, or pass it to `tw.from_jax`"))
         return bytes(source).decode(errors="replace")
     if not isinstance(source, str):

@@ -1,4 +1,4 @@
-"""Which part of an array each device of a program holds: parts taken and put together, and layouts that say so."""
+"""Which part of an array each device of a program holds: parts taken and put together, and layouts that state it."""
 
 from __future__ import annotations
 
@@ -157,8 +157,8 @@ def groups_by_axes(module: Module, mesh: str, axes: Sequence[str]) -> Tensor:
 
 
 def annotated(module: Module, x: Value, sharding: object) -> Value:
-    """An array with a note of where a sharding, of Shardy or as XLA writes it, says that it is; without one where that
-    is nothing, or has no layout here.
+    """An array with a note of where a sharding, of Shardy or as XLA writes it, states that it is; without one where
+    that is nothing, or has no layout here.
 
     Raises:
         ModelFileError: the sharding is of another array or mesh.

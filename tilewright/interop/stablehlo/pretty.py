@@ -1,4 +1,4 @@
-"""The forms that operations are printed in by default, read into what the generic form says."""
+"""The forms that operations are printed in by default, read into what the generic form states."""
 
 from __future__ import annotations
 

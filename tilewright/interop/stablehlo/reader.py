@@ -34,7 +34,7 @@ Form = Callable[["Reader", str], "Parsed"]
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What the text says about one operation behind its name."""
+    """What the text states about one operation after its name."""
 
     operands: Sequence[str]
     types: Sequence[TensorType]
@@ -43,7 +43,7 @@ class Parsed:
 
 
 class Reader(AttributeReader):
-    """Reads a module. `forms` are the ways of writing operations without quotation marks, `known` says which
+    """Reads a module. `forms` are the ways of writing operations without quotation marks, `known` states which
     operations can be traced."""
 
     def __init__(self, text: str, forms: Mapping[str, Form], known: Callable[[str], bool]) -> None:
@@ -61,7 +61,7 @@ class Reader(AttributeReader):
         """The whole text.
 
         Raises:
-            ModelFileError: it is malformed; the message says where.
+            ModelFileError: it is malformed; the message states where.
             UnsupportedOperatorError: it uses types, or ways of writing, that are not read.
         """
         name = "module"
@@ -94,7 +94,7 @@ class Reader(AttributeReader):
         return Module(name, self._functions, self._meshes, replicas, partitions)
 
     def _count(self, attributes: Mapping[str, Any], key: str) -> int:
-        """How many devices of a kind a module says that it is for."""
+        """How many devices of a kind a module states that it is for."""
         found = attributes.get(key, 1)
         if not isinstance(found, int) or isinstance(found, bool) or found < 1:
             raise self.error(f"`{key}` is no number of devices", 0)
@@ -338,7 +338,7 @@ class Reader(AttributeReader):
         return self._scope[name]
 
     def check_types(self, names: Sequence[str], types: Sequence[TensorType], at: int) -> None:
-        """Compare what an operation says of its operands with what they are.
+        """Compare what an operation states of its operands with what they are.
 
         Raises:
             ModelFileError: it differs.

@@ -36,7 +36,7 @@ def combiner(block: Block, dtype: DType) -> str | None:
 
 
 def _without_placements(block: Block) -> Block:
-    """A region without what only says where its scalars are."""
+    """A region without what only states where its scalars are."""
     names: dict[str, str] = {}
     kept: list[Operation] = []
     for operation in block.operations:

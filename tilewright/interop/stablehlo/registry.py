@@ -58,7 +58,7 @@ _RULES: dict[str, Entry] = {}
 @dataclass(frozen=True)
 class Node:
     """One operation as a rule sees it, in its module. `run` traces a region, `lift` one over scalars for arrays in
-    their place, and `call` a function by its name."""
+    their position, and `call` a function by its name."""
 
     module: Module = field(repr=False)
     operation: Operation

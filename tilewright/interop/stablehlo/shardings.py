@@ -72,7 +72,7 @@ class ShardingReader(Cursor):
         while not self.accept("]"):
             if order:
                 self.expect(",")
-            order.append(int(self.take(_SIZE, "the number of a device").group()))
+            order.append(int(self.take(_SIZE, "a device index").group()))
         return tuple(order)
 
     def shardings(self) -> tuple[Sharding, ...]:

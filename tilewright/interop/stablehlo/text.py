@@ -1,4 +1,4 @@
-"""A place in a text that is read from front to back."""
+"""A position in a text that is read from front to back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Cursor:
     # ---- tokens -----------------------------------------------------------------------------------------------------
 
     def skip_blanks(self) -> int:
-        """Go to the next token; gives its place."""
+        """Go to the next token; gives its position."""
         match = _BLANK.match(self.text, self.at)
         if match is not None:
             self.at = match.end()
@@ -114,11 +114,11 @@ class Cursor:
     # ---- places and errors ------------------------------------------------------------------------------------------
 
     def line(self, at: int | None = None) -> int:
-        """The line of a place, from 1."""
+        """The line of a position, from 1."""
         return bisect.bisect_left(self._ends, self.at if at is None else at) + 1
 
     def error(self, message: str, at: int | None = None, help: str = "") -> ModelFileError:
-        """An error of the text at a place, here by default."""
+        """An error of the text at a position, here by default."""
         place = min(self.at if at is None else at, len(self.text))
         line = self.line(place)
         column = place - (self._ends[line - 2] if line > 1 else -1)

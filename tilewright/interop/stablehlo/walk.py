@@ -151,10 +151,10 @@ def _check(type: TensorType, value: Value, what: str, *, is_lifted: bool) -> Non
         value.storage == type.storage if isinstance(value, Coded) else value.dtype == type.dtype
     )
     if not fits:
-        message = f"{what} is {_text(value)}, but the text says {type}"
+        message = f"{what} is {_text(value)}, but the text declares {type}"
         raise located(ModelFileError(message, help="the text contradicts itself: export it again"))
     if not is_lifted and value.shape != type.shape:
-        message = f"{what} is {_text(value)}, but the text says {type}"
+        message = f"{what} is {_text(value)}, but the text declares {type}"
         raise located(ShapeError(message, help="the text contradicts itself: export it again"))
 
 

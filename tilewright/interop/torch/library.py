@@ -82,13 +82,13 @@ def _of_jitted(function: JitFunction) -> tuple[list[str], dict[str, Any]]:
 
 
 def _parameters(tensors: Sequence[str], static: dict[str, Any]) -> str:
-    """The parameters as torch's schemas have them. Defaults say of what type a compile-time parameter is."""
+    """The parameters as torch's schemas have them. Defaults state of what type a compile-time parameter is."""
     parts = [f"Tensor {name}" for name in tensors]
     for name, default in static.items():
         kind = next((text for known, text in _SCHEMA_TYPES.items() if type(default) is known), None)
         if kind is None:
             what = "has no default" if default is _REQUIRED else f"is a {type(default).__name__}"
-            message = f"the compile-time parameter `{name}` {what}, which says nothing of its type to torch"
+            message = f"the compile-time parameter `{name}` {what}, so that its type in the schema of torch is unknown"
             help = "give it a bool, an integer, a float or a string as default"
             raise located(ArgumentError(message, help=help))
         text = f'"{default}"' if isinstance(default, str) else str(default)

@@ -131,7 +131,7 @@ class TorchModel:
         wanted = self._program.call_spec.in_spec
         if structure != wanted and len(leaves) != len(self.inputs):
             message = f"the program takes {len(self.inputs)} inputs, got {len(leaves)}"
-            raise located(ArgumentError(message, help=f"they are {', '.join(map(str, self.inputs))}"))
+            raise located(ArgumentError(message, help=f"the inputs are {', '.join(map(str, self.inputs))}"))
         sizes: dict[str, int] = {}
         return [_checked(spec, leaf, sizes) for spec, leaf in zip(self.inputs, leaves, strict=True)]
 

@@ -152,7 +152,7 @@ class Step:
 
 class Plan:
     """A graph as a function of a list of tensors and numbers, which it empties. Sizes are those that the graph was
-    traced for. `refused` says why torch runs a node, `parts` how many programs there are."""
+    traced for. `refused` states why torch runs a node, `parts` how many programs there are."""
 
     def __init__(self, module: GraphModule, target: str | None) -> None:
         # Of the instance, because Dynamo's wrapper copies what is in its dict alone.
@@ -333,7 +333,7 @@ def _view_chain(node: FxNode, placed: Mapping[FxNode, int]) -> list[FxNode]:
 
 
 def _with_frees(steps: Sequence[Step], kept: set[int]) -> list[Step]:
-    """The steps, each with the places that nothing reads after it."""
+    """The steps, each with the positions that nothing reads after it."""
     seen = set(kept)
     found: list[Step] = []
     for step in reversed(steps):

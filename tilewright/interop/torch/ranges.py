@@ -51,14 +51,14 @@ Pattern = tuple[int | str, ...]
 
 
 class OutOfRange(Exception):
-    """A graph has no program over ranges of sizes; the message says why."""
+    """A graph has no program over ranges of sizes; the message gives the reason."""
 
 
 class Symbols:
-    """The symbols of a graph, and where its arguments tell them.
+    """The symbols of a graph, and where its arguments indicate them.
 
     Raises:
-        OutOfRange: an argument is another kind of number, or no argument tells a symbol.
+        OutOfRange: an argument is another kind of number, or no argument indicates a symbol.
     """
 
     def __init__(self, module: GraphModule) -> None:
@@ -73,7 +73,7 @@ class Symbols:
         numbers = [n for node in self.placeholders for n in _numbers_of(value_of(node))]
         unknown = {s for n in numbers for s in n.node.expr.free_symbols} - {*self.positions}
         if unknown:
-            raise OutOfRange(f"no argument tells {', '.join(sorted(map(str, unknown)))}")
+            raise OutOfRange(f"no argument determines {', '.join(sorted(map(str, unknown)))}")
         self.names = list(self.positions)
         self._limits = [_limits(value_of(self.placeholders[n]).node) for n in self.positions.values()]
 

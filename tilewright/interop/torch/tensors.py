@@ -74,7 +74,7 @@ def _number_type(number: Scalar) -> Any:
 
 
 def _met(higher: Any, lower: Any) -> Any:
-    """The type of operands of which those of `higher` have more say."""
+    """The type of operands of which those of `higher` have more state."""
     if higher is None or lower is None:
         return lower if higher is None else higher
     if higher.is_complex:
@@ -89,7 +89,7 @@ def _met(higher: Any, lower: Any) -> Any:
 
 
 def _ranked(operand: Any) -> tuple[int, Any]:
-    """The group of an operand, 0 to 2 from the one with the most say, and its type."""
+    """The group of an operand, 0 to 2 from the one with the most state, and its type."""
     if is_scalar(operand):
         return 2, _number_type(operand)
     array: Array = operand

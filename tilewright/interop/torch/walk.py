@@ -273,7 +273,7 @@ def _input(value: Value, graph: Graph, tensor: Any) -> Array:
 
 
 def _difference(found: Traced, wanted: Any) -> str | None:
-    """How the type of what a rule gave differs from what torch says it is; None if it does not."""
+    """How the type of what a rule gave differs from what torch states it is; None if it does not."""
     if is_tensor(wanted):
         return _type_difference(found, wanted)
     if len(found) != len(wanted):

@@ -21,7 +21,7 @@ from tilewright.layout.views import permute
 def packed_panels_a(shape: Sequence[Size], rows: int, depth_group: int = 1) -> Layout:
     """A packed for a micro-kernel of MR = `rows`: shape (M, K), panels of MR rows, in each K slowest.
 
-    `depth_group` consecutive k of one row lie together: 2 for pairs of 16-bit elements, 4 for quads of bytes. M is
+    `depth_group` consecutive k of one row are contiguous: 2 for pairs of 16-bit elements, 4 for quads of bytes. M is
     padded to whole panels, K to whole groups; M may be a `Dim`. Axis mem.
 
     Raises:
@@ -45,7 +45,7 @@ def packed_panels_a(shape: Sequence[Size], rows: int, depth_group: int = 1) -> L
 def packed_panels_b(shape: Sequence[Size], columns: int, depth_group: int = 1) -> Layout:
     """B packed for a micro-kernel of NR = `columns`: shape (K, N), panels of NR columns, in each K slowest.
 
-    `depth_group` consecutive k of one column lie together: 2 for pairs of 16-bit elements, 4 for quads of bytes. N is
+    `depth_group` consecutive k of one column are contiguous: 2 for pairs of 16-bit elements, 4 for quads of bytes. N is
     padded to whole panels, K to whole groups; N may be a `Dim`. Axis mem.
 
     Raises:

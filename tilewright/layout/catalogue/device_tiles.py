@@ -1,8 +1,8 @@
 """Device tiles of 32 x 32 elements in the formats that a grid of cores stores: sizes, and their bytes.
 
-A tile is four faces of 16 x 16, row-major, each row-major inside (`tile_faces`). Numbers of 16 and 32 bits lie one
-after another. A block float of 8 bits (`bfp8`) has first an exponent for each row of 16 elements of a face, one byte
-each, then for each element its sign and 7 bits of magnitude, the leading one among them.
+A tile is four faces of 16 x 16, row-major, each row-major inside (`tile_faces`). Numbers of 16 and 32 bits are
+contiguous. A block float of 8 bits (`bfp8`) has first an exponent for each row of 16 elements of a face, one byte each,
+then for each element its sign and 7 bits of magnitude, the leading one among them.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ def _dealt(pages: Layout, dealt: Layout, axis: str) -> Layout:
     except LayoutError as error:
         raise LayoutError(
             f"the holder of a page is no digit of a dim here: {error.message}",
-            help="use `deal_pages` on the flat number of the page, or counts that divide one another",
+            help="use `deal_pages` on the flat page index, or counts that divide one another",
         ) from None
 
 
@@ -256,7 +256,7 @@ def _digits(extent: int, axis: str) -> Digits:
 
 
 def _size_on(layout: Layout, axis: str) -> int:
-    """How many places on `axis` the logical part of a static layout without gaps covers."""
+    """How many positions on `axis` the logical part of a static layout without gaps covers."""
     steps = [part.extent for part in layout.iters if part.axis == axis and isinstance(part.extent, int)]
     return prod(steps)
 

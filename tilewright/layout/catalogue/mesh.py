@@ -46,7 +46,7 @@ def _check_names(
 ) -> None:
     if len(dims) != len(shape) or any(isinstance(names, str) for names in dims):
         raise LayoutError(
-            f"{dims!r} does not say how {len(shape)} dims are divided",
+            f"{dims!r} has no entry for each of {len(shape)} dims",
             help='give one tuple of mesh axes per dim, such as [("data", "model"), ()]',
         )
     names = [*(name for own in dims for name in own), *terms]

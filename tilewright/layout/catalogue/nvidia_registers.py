@@ -22,7 +22,7 @@ _LANES = 32
 
 
 def wgmma_accumulator(shape: Sequence[int]) -> Layout:
-    """D of wgmma m64nNk*: shape (64 m, 8 n), 16 or 32 bits; also any elementwise value of a warpgroup beside it.
+    """D of wgmma m64nNk*: shape (64 m, 8 n), 16 or 32 bits; also elementwise values of a warpgroup.
 
     Loading it two elements or one at a time does not change the map: the variant with 32-bit registers is this one.
     Axes warp, lane, reg. PTX ISA, fragment D of wgmma.mma_async.m64nNk16.
@@ -154,7 +154,7 @@ def ldmatrix_rows(count: int) -> Layout:
 
 
 def ldmatrix_registers(count: int, *, transposed: bool = False) -> Layout:
-    """Where ldmatrix puts and stmatrix takes the elements: shape (count, 8, 8) of 16-bit elements as stored in memory.
+    """Registers that ldmatrix writes and stmatrix reads: shape (count, 8, 8) of 16-bit elements as stored in memory.
 
     `count` = 1, 2 or 4 matrices, one 32-bit register each; `transposed` is the `.trans` form. Axes lane, reg. PTX ISA,
     ldmatrix: a lane gets elements (lane/4, 2 (lane%4)) and the one after it.

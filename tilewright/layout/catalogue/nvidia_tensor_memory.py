@@ -86,7 +86,7 @@ def tensor_memory_scales(shape: Sequence[int]) -> Layout:
 
 
 def tcgen05_registers(shape: Sequence[int], load: str, rows_per_warp: int = 32) -> Layout:
-    """What tcgen05.ld gives a warpgroup: shape (4 rows_per_warp m, columns of the load n), elements of 32 bits.
+    """Registers that tcgen05.ld writes: shape (4 rows_per_warp m, columns of the load n), elements of 32 bits.
 
     `load`: "32x32b" (1 column), "16x64b" (2), "16x128b" (4), "16x256b" (8). The last three take 16 rows; with
     `rows_per_warp` 32 two of them, the second 16 rows in registers next to the first of the same columns; with 16 one,

@@ -1,4 +1,4 @@
-"""What the families of the catalogue share: atoms written as text, repetition over a shape, and checks of arguments."""
+"""Shared code of the catalogue's families: atoms written as text, repetition over a shape, and checks of arguments."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Where the pages of an array are on a grid of cores: over the banks of DRAM, or in shards in the memories of cores.
+"""Placement of an array's pages on a grid of cores: over the banks of DRAM, or in shards in L1.
 
-What a user asks for is text: a format, a place, or both, such as `bfp8`, `l1 height`, `bf16 l1 block on 4x8`.
+A user's request is text: a format, a placement, or both, such as `bfp8`, `l1 height`, `bf16 l1 block on 4x8`.
 
     place  = ["dram"] "row-major" | "dram" | "l1" [scheme] ["on" ROWSxCOLUMNS] ["by columns"]
     scheme = "interleaved" | "height" | "width" | "block" | ROWSxCOLUMNS, the tiles of a shard
@@ -33,7 +33,7 @@ DRAM, L1, ROW_MAJOR = "dram", "l1", "row-major"
 INTERLEAVED, HEIGHT, WIDTH, BLOCK = "interleaved", "height", "width", "block"
 _SCHEMES = (INTERLEAVED, HEIGHT, WIDTH, BLOCK)
 _PAIR = re.compile(r"(\d+)x(\d+)")
-_HELP = "say, for example, `bfp8`, `l1 height`, `bf16 l1 block on 4x8`, `l1 2x4 by columns`, `row-major` or `dram`"
+_HELP = "write, for example, `bfp8`, `l1 height`, `bf16 l1 block on 4x8`, `l1 2x4 by columns`, `row-major` or `dram`"
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def page_matrix(shape: Sequence[int]) -> tuple[int, int]:
 
 @lru_cache
 def placement_of(text: str) -> Placement | None:
-    """The placement that the type of an array says; None is DRAM."""
+    """The placement that the type of an array declares; None is DRAM."""
     if text in ("", ROW_MAJOR):
         return None
     words = text.split()
@@ -124,7 +124,7 @@ def placement_of(text: str) -> Placement | None:
 
 @dataclass(frozen=True)
 class Storage:
-    """What a user asks for: a format, and where pages are. Empty where nothing is said.
+    """A requested storage: a format and a placement; empty fields are defaults.
 
     Attributes:
         format: one of `FORMATS`.
@@ -144,7 +144,7 @@ class Storage:
     by_rows: bool = False
 
     def placement(self, shape: Sequence[int], machine: tuple[int, int]) -> Placement | None:
-        """Where the pages of an array are on a machine of so many rows and columns of cores; None in DRAM.
+        """The layout of an array's pages on a machine with the given rows and columns of cores; None in DRAM.
 
         Raises:
             LayoutError: the machine has fewer cores, or shards have no room on them.
@@ -171,10 +171,10 @@ class Storage:
 
 
 def parse_storage(text: str) -> Storage:
-    """What a user's text asks for.
+    """Parse a user's text.
 
     Raises:
-        LayoutError: it says nothing that is known.
+        LayoutError: the text names no known format or placement.
     """
     words = text.split()
     format = words.pop(0) if words and words[0] in FORMATS else ""
@@ -205,10 +205,10 @@ def parse_storage(text: str) -> Storage:
 
 def _check_rows(text: str, format: str, memory: str) -> None:
     if memory == L1:
-        raise LayoutError(f"`{text}`: arrays by rows are in DRAM only", help=f"say `{ROW_MAJOR}`, or leave it out")
+        raise LayoutError(f"`{text}`: row-major arrays are in DRAM only", help=f"write `{ROW_MAJOR}`, or leave it out")
     if format and FORMATS[format].exponent_bytes:
         what = f"`{text}`: numbers of {format} share exponents within device tiles, and are not stored by rows"
-        raise LayoutError(what, help=f"say `bf16 {ROW_MAJOR}`, or `{format}`")
+        raise LayoutError(what, help=f"write `bf16 {ROW_MAJOR}`, or `{format}`")
 
 
 def _unread(text: str, words: Sequence[str]) -> LayoutError:
@@ -222,7 +222,7 @@ def _pair(text: str) -> tuple[int, int]:
 
 
 def dram_layout(shape: tuple[int, int]) -> Layout:
-    """An array of rows and columns of elements, in device tiles one behind another in DRAM. Axis mem.dram."""
+    """An array of rows and columns of elements, in contiguous device tiles in DRAM. Axis mem.dram."""
     return rename_axis(tilized(shape), "mem", "mem.dram")
 
 

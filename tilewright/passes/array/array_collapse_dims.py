@@ -1,4 +1,4 @@
-"""Make neighbouring dimensions one wherever a loop group treats them alike, and drop those of size 1.
+"""Merge adjacent dimensions with equal accesses in a loop group, and drop those of size 1.
 
 A kernel then has as few loops, and as long rows, as its operations allow: what is elementwise runs over one dimension,
 and a reduction's dimensions are kept and reduced in turn. The arrays around it are reshaped, which costs nothing.
@@ -133,7 +133,9 @@ def _collapse(unit: Unit, group: array.FusedOp) -> None:
     new = _collapsed(group, runs)
     shape, _ = group_space(new)
     texts = ("x".join(map(str, each)) for each in (space, shape))
-    unit.remarks.append(Remark(ArrayCollapseDimsPass.name, group.why.data, " as ".join(texts), "dimensions alike"))
+    unit.remarks.append(
+        Remark(ArrayCollapseDimsPass.name, group.why.data, " as ".join(texts), "dimensions with the same accesses")
+    )
 
 
 def _axes(op: array.ReduceOp | array.BroadcastOp) -> tuple[int, ...]:
@@ -194,7 +196,7 @@ def _keep_parts(borders: _Borders, op: array.ReduceOp) -> None:
 
 
 def _places(op: Operation, operand: SSAValue) -> dict[int, int]:
-    """Where the dimensions of an operand are in the result, those of size 1 aside."""
+    """The result dimensions of an operand's dimensions, except those of size 1."""
     dims, kept = _dims(operand), _dims(op.results[0])
     if isinstance(op, array.BroadcastOp):
         return {d: _axes(op)[d] for d in dims}
@@ -208,7 +210,7 @@ def _places(op: Operation, operand: SSAValue) -> dict[int, int]:
 
 
 def _collapsed(group: array.FusedOp, runs: Mapping[SSAValue, _Runs]) -> array.FusedOp:
-    """Put a group of the collapsed shapes, between reshapes, in the place of a group."""
+    """Put a group of the collapsed shapes, between reshapes, in place of a group."""
     body, parent = group.body.block, group.parent_block()
     inputs = [_reshape(o, _type(a, runs)) for o, a in zip(group.operands, body.args, strict=True)]
     block = Block(arg_types=[tensor(_type(a, runs)) for a in body.args])

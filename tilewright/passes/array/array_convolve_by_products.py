@@ -1,10 +1,11 @@
-"""Convolve by a product of weights with shifted rows, where a machine multiplies what it copies by itself.
+"""Rewrite convolutions as matmuls of the weights with shifted rows, for machines with tensor copies and asynchronous
+MMAs.
 
-The image is laid out with channels last and with its padding, and its positions are one dimension: what lies one window
-position further is then so many positions further, whatever the row. So a convolution is a product of weights with
-rows of positions, contracted over the window's positions and the channels, whose windows are boxes of an array. It has
+The image is laid out with channels last and with its padding, and its positions are one dimension: what is one window
+position further is then so many positions further, whatever the row. So a convolution is a matmul of weights with rows
+of positions, contracted over the window's positions and the channels, whose windows are boxes of an array. It has
 results for positions between the image's rows, too, of which nothing is kept. A kernel lays out the image, and another
-one takes the results; that is done where both and the product are predicted to take less time than to multiply row by
+one takes the results; that is done where both and the matmul are predicted to take less time than to multiply row by
 row, from registers. With strides, the positions between two results are channels of one.
 
 Before:
@@ -86,7 +87,7 @@ class ArrayConvolveByProductsPass:
             rows.seconds(unit.machine),
         )
         is_worth_it = by_products * _WORTH <= as_it_is
-        decision = "a product of rows of positions" if is_worth_it else "row by row"
+        decision = "a matmul over rows of positions" if is_worth_it else "row by row"
         why = f"{microseconds(by_products)}, row by row {microseconds(as_it_is)}"
         unit.remarks.append(Remark(self.name, f"convolve at {where(op)}", decision, why))
         if is_worth_it:
@@ -118,7 +119,7 @@ class _Writer:
     added: list[Operation] = field(default_factory=list[Operation])
 
     def write(self) -> None:
-        """Put the kernels that lay out operands, the product and what takes its results in the convolution's place."""
+        """Put the kernels that lay out operands, the matmul and what takes its results in the convolution's place."""
         weights, for_weights = self._weights(), self._taken()
         image, for_image = self._image(), self._taken()
         rank = self.rows.image.rank
@@ -201,7 +202,7 @@ class _Writer:
         return self._add("pad", [value, zero], low=low, high=high, interior=(0,) * len(low))
 
     def _view(self, primitive: str, value: SSAValue, **attributes: Any) -> SSAValue:
-        """What costs nothing, and belongs to no kernel."""
+        """Add an operation that is free and belongs to no kernel."""
         result = self._add(primitive, [value], **attributes)
         self.added.pop()
         return result

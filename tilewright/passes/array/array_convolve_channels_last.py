@@ -1,11 +1,11 @@
-"""Convolve with channels last, where a machine's vectors run along the last dim of an array.
+"""Transpose convolutions to channels-last, for machines whose vectors run along the last dim of an array.
 
-A convolution is a product of windows of the image with the weights, and both have the channels, and with them a row of
-the window, side by side: the windows are a view of the padded image, which the product reads where it lies. Where each
+A convolution is a matmul of windows of the image with the weights, and both have the channels, and with them a row of
+the window, side by side: the windows are a view of the padded image, which the matmul reads in place. Where each
 channel has weights of its own, the channels fill the vectors, and the sum over the window's positions is written out.
 What follows is computed with channels last too, until something needs the order of dims that the program has. Where the
-window is as large as the image, as in gradients of weights, images are last instead, and rows of a product. All of this
-is done where it is predicted to be faster than a product for each row of the result, channels first.
+window is as large as the image, as in gradients of weights, images are last instead, and rows of a matmul. All of this
+is done where it is predicted to be faster than a matmul for each row of the result, channels first.
 
 Before:
     func.func @main(%x: tensor<1x8x12x11xf32>, %w: tensor<16x8x1x2xf32>) -> tensor<1x16x12x10xf32> {
@@ -133,7 +133,7 @@ class _Writer:
         self.values.replace(self.op, result, (0, rank - 1, *range(1, rank - 1)))
 
     def write_images_last(self) -> None:
-        """A product for each of few positions, summed over a window as large as the image, and over channels: the rows
+        """A matmul for each of few positions, summed over a window as large as the image, and over channels: the rows
         of its left operand are of one image each, as where a gradient of weights is computed, whose images are channels
         and whose channels are images."""
         sizes, rank = self.sizes, len(self.sizes.window)
@@ -190,7 +190,7 @@ class _Writer:
         return self._contract(windows, weights, range(1 + rank, 1 + rank + len(depth)), range(len(depth)))
 
     def _grouped_product(self, image: SSAValue) -> SSAValue:
-        """The same with a batch of products, one for each group of channels."""
+        """Grouped convolution as a batch of matmuls, one for each group of channels."""
         sizes, rank = self.sizes, len(self.sizes.window)
         channels, results = sizes.channels // sizes.groups, sizes.results // sizes.groups
         order = (0, *range(3, 3 + rank), 2, 1)
@@ -253,7 +253,7 @@ class _Writer:
         return total if array_type(total).dtype == result else self._add("cast", [total], dtype=result.name)
 
     def _seen(self, image: SSAValue, place: tuple[int, ...]) -> SSAValue:
-        """What a position of the window sees, for each result, in the type that is added up in."""
+        """The elements under one window position, for each result, in the accumulator's type."""
         sizes, shape = self.sizes, array_type(image).shape
         first = tuple(p * d for p, d in zip(place, sizes.dilation, strict=True))
         ends = tuple(f + (n - 1) * s + 1 for f, n, s in zip(first, sizes.positions, sizes.strides, strict=True))

@@ -1,4 +1,5 @@
-"""Reshapes that are views of arrays in a row are copies of arrays in pages, where pages change: kernels of their own.
+"""Put reshapes of paged arrays into copy kernels: a reshape that is a view of a linear array moves elements between
+pages.
 
 Transposes next to such a reshape go with it: heads that are split from rows and turned to the front are copied once.
 
@@ -36,7 +37,7 @@ from tilewright.passes.base import Unit, blocks_of
 
 @dataclass(frozen=True)
 class ArrayCopyReshapesPass:
-    """Those that only add or drop dims of one element are left to the groups that take them in."""
+    """Reshapes that only add or drop dims of size 1 are left to the groups that absorb them."""
 
     name: ClassVar[str] = "array-copy-reshapes"
 
@@ -61,7 +62,7 @@ def _is_repeated(op: Operation) -> bool:
 
 
 def _with_transposes(op: Operation, block: Block) -> set[Operation]:
-    """A reshape and the transposes before and behind it of which nothing else is used."""
+    """A reshape and the transposes before and after it of which nothing else is used."""
     found: set[Operation] = {op}
     value: SSAValue = op.operands[0]
     while isinstance(value.owner, array.TransposeOp) and len(users(value)) == 1 and value.owner.parent_block() is block:

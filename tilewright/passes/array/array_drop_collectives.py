@@ -1,5 +1,5 @@
-"""Drop what means nothing to one device: how arrays are spread over devices, exchanges of a device with itself, and its
-number. A program for several devices is refused.
+"""Drop shardings, collectives among a single device, and device indices from a program for one device. A program for
+several devices is refused.
 
 Before:
     func.func @main(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<i64>) {
@@ -55,7 +55,7 @@ class ArrayDropCollectivesPass:
 def _number(unit: Unit, op: array.DeviceIndexOp) -> None:
     devices = int(op.devices.value.data)
     if devices != 1:
-        raise _refused(unit, op, f"the number of the device that runs it (`device_index` of {devices})")
+        raise _refused(unit, op, f"the index of the device that runs it (`device_index` of {devices})")
     attributes = {"value": 0, "resource": "", "shape": (), "dtype": "i64"}
     made = array.build("constant", [], attributes)
     made.location = op.location

@@ -1,4 +1,4 @@
-"""Give every user its own copy of splats, iota and index maps, right before it.
+"""Clone splats, iota and index maps for each user, right before it.
 
 They cost nothing where they are used, but a shared one would tie the groups of its users together.
 

@@ -1,8 +1,8 @@
-"""Recognise softmax attention and make it one group, whose kernel never stores the score matrix.
+"""Fuse softmax attention into one group, whose kernel never stores the score matrix (flash attention).
 
-The pattern is what `softmax(f(q @ k^T)) @ v` traces to: scores from a product through elementwise operations, their row
-maximum subtracted, the exponential, its row sum divided out (or its inverse multiplied), and a product with the values.
-Before the other fusions, which would make each product a group of its own.
+The pattern is what `softmax(f(q @ k^T)) @ v` traces to: scores from a matmul through elementwise operations, their row
+maximum subtracted, the exponential, its row sum divided out (or its inverse multiplied), and a matmul with the values.
+Before the other fusions, which would make each matmul a group of its own.
 
 Before:
     func.func @main(%q: tensor<5x4xf32>, %k: tensor<6x4xf32>, %v: tensor<6x3xf32>) -> tensor<5x3xf32> {
@@ -22,7 +22,7 @@ Before:
 After:
     func.func @main(%q: tensor<5x4xf32>, %k: tensor<6x4xf32>, %v: tensor<6x3xf32>) -> tensor<5x3xf32> {
       %y = array.fused(%q, %k, %v) {kind = "attention",
-        why = "softmax of a product, multiplied: one pass over the keys, scores stay in the tile"} do {
+        why = "softmax between two matmuls: one pass over the keys, the scores are never stored"} do {
       ^bb0(%q1: tensor<5x4xf32>, %k1: tensor<6x4xf32>, %v1: tensor<6x3xf32>):
         %scores = array.contract(%q1, %k1) {left_batch = array<i64>, right_batch = array<i64>,
           left_contract = array<i64: 1>, right_contract = array<i64: 1>} : tensor<5x6xf32>
@@ -114,7 +114,7 @@ def _try(unit: Unit, block: Block, product: array.ContractOp) -> None:
         unit.remarks.append(Remark("array-fuse-attention", subject, "not fused", "an input depends on an inner value"))
         return
     absorb_transpose(block, inside, parts.quotient)
-    why = "softmax of a product, multiplied: one pass over the keys, scores stay in the tile"
+    why = "softmax between two matmuls: one pass over the keys, the scores are never stored"
     make_group(block, inside, "attention", why)
     unit.remarks.append(Remark("array-fuse-attention", subject, "fused", why))
 
@@ -193,7 +193,8 @@ def _leak(block: Block, members: set[Operation], root: SSAValue) -> Operation | 
 
 
 def _behind_row_views(value: SSAValue) -> SSAValue:
-    """The value behind broadcasts and unit reshapes, if those repeat it along the last dimension and nothing else."""
+    """The value that feeds broadcasts and unit reshapes, if those repeat it along the last dimension and nothing
+    else."""
     shape = array_type(value).shape
     at = tuple(range(len(shape)))
     source = value
@@ -224,7 +225,7 @@ def _last_axis_reduce(value: SSAValue, fn: str, operand: SSAValue) -> array.Redu
 
 
 def _quotient(value: SSAValue) -> tuple[SSAValue, SSAValue, set[Operation]] | None:
-    """Dividend, divisor and operations of a division, or of a product with the inverse of what a row shares."""
+    """Dividend, divisor and operations of a division, or of a matmul with the inverse of what a row shares."""
     divide = _map_of(value, "divide")
     if divide is not None:
         return divide.operands[0], divide.operands[1], {divide}
@@ -288,8 +289,8 @@ def _one_compute_type(first: array.ContractOp, scores: SSAValue, product: array.
 
 
 def _plain_product(op: array.ContractOp, rank: int) -> bool:
-    """Whether a product has a left operand of `rank`, leading batch dimensions, one that is summed over, and one more
-    on the right, and rounds no operands."""
+    """Whether a matmul has a left operand of `rank`, leading batch dimensions, one that is summed over, and one more on
+    the right, and rounds no operands."""
     a = op.attributes_of()
     batch = tuple(range(len(a["left_batch"])))
     return (
@@ -303,7 +304,7 @@ def _plain_product(op: array.ContractOp, rank: int) -> bool:
 
 
 def _score_operations(scores: SSAValue) -> tuple[array.ContractOp, set[Operation]] | None:
-    """The product behind the scores and the elementwise operations between, all of one shape."""
+    """The matmul that feeds the scores and the elementwise operations between, all of one shape."""
     shape = array_type(scores).shape
     order = list(producers_first([scores], partial(_scored_operands, shape)))
     products = {v.owner: None for v in order if isinstance(v.owner, array.ContractOp) and array_type(v).shape == shape}

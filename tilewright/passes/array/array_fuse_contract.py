@@ -1,7 +1,7 @@
-"""Group a product or convolution with the elementwise operations after it and the index maps of its operands.
+"""Fuse a contraction or convolution with its elementwise epilogue and the index maps of its operands.
 
 Bias, activation and residual are applied to a tile of the result before it is stored. Before the loops are fused, so
-that an epilogue belongs to its product.
+that an epilogue belongs to its matmul.
 
 Before:
     func.func @main(%x: tensor<2x4xf32>, %w: tensor<4x3xf32>, %b: tensor<3xf32>) -> tensor<2x3xf32> {
@@ -13,7 +13,7 @@ Before:
     }
 After:
     func.func @main(%x: tensor<2x4xf32>, %w: tensor<4x3xf32>, %b: tensor<3xf32>) -> tensor<2x3xf32> {
-      %y = array.fused(%x, %w, %b) {kind = "contract", why = "product with epilogue add"} do {
+      %y = array.fused(%x, %w, %b) {kind = "contract", why = "matmul with epilogue add"} do {
       ^bb0(%x1: tensor<2x4xf32>, %w1: tensor<4x3xf32>, %b1: tensor<3xf32>):
         %product = array.contract(%x1, %w1) {left_batch = array<i64>, right_batch = array<i64>,
           left_contract = array<i64: 1>, right_contract = array<i64: 0>} : tensor<2x3xf32>
@@ -68,13 +68,13 @@ def _fuse(unit: Unit, block: Block, product: array.ArrayOp) -> None:
         root = outside[0].results[0]
         absorb_transpose(block, members, root)
     kind = "convolve" if isinstance(product, array.ConvolveOp) else "contract"
-    why = f"product with epilogue {describe(epilogue)}" if epilogue else "product alone"
+    why = f"matmul with epilogue {describe(epilogue)}" if epilogue else "no epilogue"
     make_group(block, members, kind, why)
     unit.remarks.append(Remark("array-fuse-contract", f"{kind} at {where(product)}", "group", why))
 
 
 def _grow_epilogue(unit: Unit, block: Block, product: array.ArrayOp, members: set[Operation]) -> list[Operation]:
-    """Add elementwise users of the product's shape in program order, as long as no cycle arises."""
+    """Add elementwise users of the matmul's shape in program order, as long as no cycle arises."""
     shape = array_type(product.results[0]).shape
     epilogue: list[Operation] = []
     core: set[Operation] = {product}
@@ -86,16 +86,16 @@ def _grow_epilogue(unit: Unit, block: Block, product: array.ArrayOp, members: se
             continue
         subject = f"{describe([op])} at {where(op)}"
         if array_type(op.results[0]).shape != shape:
-            unit.remarks.append(Remark("array-fuse-contract", subject, "not in epilogue", "another shape"))
+            unit.remarks.append(Remark("array-fuse-contract", subject, "not in epilogue", "different shape"))
             continue
         views = inline_closure(op.operands, block)
         if any(o.owner in core for view in views for o in view.operands):
-            reason = "it reads the product at other coordinates"
+            reason = "reads the matmul at other coordinates"
             unit.remarks.append(Remark("array-fuse-contract", subject, "not in epilogue", reason))
             continue
         wider = members | {op, *views}
         if order.creates_cycle(wider):
-            reason = "an operand depends on the product another way"
+            reason = "another operand depends on the matmul too"
             unit.remarks.append(Remark("array-fuse-contract", subject, "not in epilogue", reason))
             continue
         members |= wider

@@ -1,4 +1,4 @@
-"""Group what remains: elementwise chains and diamonds, reductions with their producers and consumers.
+"""Fuse the remaining operations: elementwise chains and diamonds, reductions with their producers and consumers.
 
 Two groups merge when the merged group still computes every value once, so `softmax` and `layer_norm` become one kernel.
 Last of the fusions: after it, all that computes is in a group.
@@ -200,8 +200,9 @@ def _too_many(
 
 
 def _generated_tiles(pad: array.PadOp) -> int:
-    """How many tiles of positions, of which a core keeps each in a queue, tell an array from its padding: one for each
-    end of a dimension, and where there is padding between elements, its remainder, its quotient and what they say."""
+    """How many tiles of positions, of which a core keeps each in a queue, distinguish an array from its padding: one
+    for each end of a dimension, and where there is padding between elements, its remainder, its quotient and what they
+    state."""
     a = pad.attributes_of()
     ends = zip(a["low"], a["high"], a["interior"], strict=True)
     return sum(bool(low) + bool(high) if not interior else 5 for low, high, interior in ends)
@@ -267,12 +268,12 @@ def _space(ops_: Iterable[Operation], roots: Iterable[Operation]) -> tuple[_Spac
         for op in reduces
     }
     if len({shape for shape, *_ in spaces}) > 1 or len({axes for _, axes, *_ in spaces}) > 1:
-        return _Space(()), "they reduce different shapes or axes"
+        return _Space(()), "reductions of different shapes or axes"
     if len(spaces) > 1:
         return _Space(()), "one reduces in parts, the other as a whole"
     if not spaces:
         shapes = {array_type(op.results[0]).shape for op in roots}
-        return (_Space(shapes.pop()), None) if len(shapes) == 1 else (_Space(()), "their results have different shapes")
+        return (_Space(shapes.pop()), None) if len(shapes) == 1 else (_Space(()), "results of different shapes")
     ((shape, reduced, part, axis),) = spaces
     if 0 in shape:
         return _Space(()), "empty reductions stay alone"
@@ -308,7 +309,7 @@ def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space) -
     for root in roots:
         at = _root_coordinates(array_type(root.results[0]).shape, space)
         if at is None:
-            return "their results have different shapes"
+            return "results of different shapes"
         reach(root.results[0], at)
         if problems:
             return problems[0]

@@ -1,9 +1,8 @@
-"""Lay out operands of a product along its contracted dimension, where that takes less time than to multiply them as
-they lie.
+"""Transpose matmul operands to be contiguous along the depth, if that is predicted to save time.
 
-Instructions that multiply operands of 8 or 32 bits take them along the contracted dimension, and copies beside them
-begin at multiples of some bytes. What lies otherwise passes through registers, element by element. A large product
-reads each element many times: a kernel of its own that lays it out once, with zeros at the end of its rows, costs less.
+Instructions that multiply operands of 8 or 32 bits take them along the contracted dimension, and copies next to them
+begin at multiples of some bytes. What is otherwise passes through registers, element by element. A large matmul reads
+each element many times: a kernel of its own that lays it out once, with zeros at the end of its rows, costs less.
 Predicted times of both are in the remark.
 
 Before:
@@ -172,7 +171,7 @@ def _transposed(op: array.ContractOp, value: SSAValue, order: Sequence[int]) -> 
 
 
 def _padded(op: array.ContractOp, value: SSAValue, missing: int) -> SSAValue:
-    """A value with zeros behind its rows."""
+    """A value with zeros after its rows."""
     if not missing:
         return value
     none = (0,) * array_type(value).rank

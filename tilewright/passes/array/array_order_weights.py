@@ -1,7 +1,7 @@
-"""Lay out a convolution's weights by window position, where warps multiply them.
+"""Reorder a convolution's weights by window position, for MMA instructions.
 
-A product is of all channels at one position of the window: of (O, C / groups, *window) it would read single elements
-that lie a window apart, of (*window, O, C / groups) it reads rows. Reordering them is a kernel of its own, made before
+A matmul is of all channels at one position of the window: of (O, C / groups, *window) it would read single elements
+that are a window apart, of (*window, O, C / groups) it reads rows. Reordering them is a kernel of its own, made before
 others are, so that its transpose is not taken into the convolution again.
 
 Before:

@@ -1,4 +1,4 @@
-"""Cut concatenations of many arrays into a tree of concatenations of few.
+"""Split concatenations of many arrays into a tree of concatenations of few.
 
 A kernel that concatenates reads all its operands for each element of the result and keeps the one that has it, so that
 both its code and its work grow with the number of operands; a core also has a queue for each. Parts of 16 operands are

@@ -1,11 +1,11 @@
-"""Write an update over the array that it updates, where nothing reads that array afterwards.
+"""Update an array in place if no later operation reads its previous contents.
 
 Elsewhere an update makes a new array, in a loop over all of its elements. The arrays that are written over: donated
-inputs on the way to the output that takes their memory, arrays that a `while` carries on the way back to their place,
-results of products, of control flow, of ordered operations and of earlier updates. What elementwise operations compute
-is left to them: they store the updated array as fast as their own. A hint only: the memory plan decides when the order
-of all kernels is known, and what it refuses is copied first. After the products and before the loops, which would take
-the updates.
+inputs on the way to the output that takes their memory, arrays that a `while` carries on the way back to their
+position, results of matmuls, of control flow, of ordered operations and of earlier updates. What elementwise operations
+compute is left to them: they store the updated array as fast as their own. A hint only: the memory plan decides when
+the order of all kernels is known, and what it refuses is copied first. After the matmuls and before the loops, which
+would take the updates.
 
 Before:
     func.func @main(%x: tensor<64xf32>, %update: tensor<2xf32>, %start: tensor<i64>) -> tensor<64xf32> {
@@ -71,15 +71,20 @@ def _refusal(unit: Unit, block: Block, op: array.ArrayOp) -> str | None:
         return "the updated array is used again, or made elsewhere"
     if isinstance(root, BlockArgument):
         home = _home(unit, block, root)
-        return None if home is not None and _comes_from(home, op) else "its memory is not that of the result"
+        return None if home is not None and _comes_from(home, op) else "the result has other memory"
     owner = root.owner
     if not isinstance(owner, Operation) or isinstance(owner, array.ConstantOp) or is_inline(owner):
         return "the updated array is not stored"
-    return "what makes the updated array stores the update" if loops(owner) and not isinstance(owner, UPDATES) else None
+    return (
+        "the producer of the updated array stores the update"
+        if loops(owner) and not isinstance(owner, UPDATES)
+        else None
+    )
 
 
 def _home(unit: Unit, block: Block, argument: BlockArgument) -> SSAValue | None:
-    """What is stored in the end where an argument of a block was: a result of the program, or the next trip's array."""
+    """The value that finally takes the memory of a block argument: a result of the program, or the next trip's
+    array."""
     last, parent = block.last_op, block.parent_op()
     if isinstance(last, ReturnOp):
         output = unit.donated.get(argument.index)

@@ -1,4 +1,5 @@
-"""What the fusion passes share: which operations are free to repeat, and how a set of operations becomes a group."""
+"""Shared code of the fusion passes: operations that are free to duplicate, and forming a group of a set of
+operations."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ def users(value: SSAValue) -> list[Operation]:
 
 
 def in_block(op: Operation, block: Block) -> Operation:
-    """The ancestor of `op` that lies directly in `block`."""
+    """The ancestor of `op` that is directly in `block`."""
     while op.parent_block() is not block:
         parent = op.parent_op()
         if parent is None:
@@ -77,7 +78,7 @@ class BlockOrder:
         np.minimum(reached, first, out=reached)
 
     def _first_tied(self, position: int) -> int:
-        """The position before which no operation is of a group that goes on behind it, so that nothing before it needs
+        """The position before which no operation is of a group that continues after it, so that nothing before it needs
         anything from there on."""
         while (earlier := int(self._earliest[position])) < position:
             position = earlier

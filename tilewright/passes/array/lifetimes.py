@@ -1,4 +1,4 @@
-"""When an array's memory is read for the last time: what an operation may write over."""
+"""Last uses of arrays, which decide which memory an operation may overwrite."""
 
 from __future__ import annotations
 

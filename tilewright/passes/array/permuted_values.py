@@ -1,4 +1,4 @@
-"""Transposes that go down through what can as well be computed of arrays before they are transposed.
+"""Sinking of transposes through elementwise operations to their operands.
 
 A pass that writes a transpose in front of an operation's users gives it here; operations after it that can be computed
 in the other order of dims are, and are followed by a transpose in their turn. Two that meet are one, or none.
@@ -44,7 +44,7 @@ class PermutedValues:
         return made.results[0]
 
     def replace(self, op: Operation, source: SSAValue, permutation: Permutation) -> None:
-        """Put a transpose of `source` in the place of an operation's result."""
+        """Put a transpose of `source` in place of an operation's result."""
         result = op.results[0]
         if permutation == tuple(range(len(permutation))):
             result.replace_all_uses_with(source)
@@ -82,7 +82,7 @@ class PermutedValues:
 
 
 def inverse(permutation: Permutation) -> Permutation:
-    """What undoes a permutation."""
+    """The inverse of a permutation."""
     return tuple(permutation.index(d) for d in range(len(permutation)))
 
 

@@ -1,9 +1,9 @@
-"""How a convolution's image lies as rows of channels, one after the other for all positions, and what a product of
-weights with such rows takes.
+"""How a convolution's image is as rows of channels, one after the other for all positions, and what a matmul of weights
+with such rows takes.
 
     result[o, n, p] = sum over k, c of weights[o, k, c] * rows[n, p + k * shifts, c]
 
-A position is `p = y * steps[0] + x * steps[1]` for a result at y, x. With strides, the positions that lie between two
+A position is `p = y * steps[0] + x * steps[1]` for a result at y, x. With strides, the positions that are between two
 results are channels of one: a window of w positions becomes one of w / stride, rounded up, with zeros in the weights.
 """
 
@@ -34,7 +34,7 @@ def _last(sizes: Sequence[int], steps: Sequence[int]) -> int:
 class PositionRows:
     """`merge`: how many positions along each spatial dim are one; `taken`: every how many-th is laid out, of windows of
     one. `sizes`: the spatial dims of what is laid out, with padding, of which the first has some rows more at the end;
-    `depth`: the channels of a position, with zeros behind them; `positions`: how many results each channel has."""
+    `depth`: the channels of a position, with zeros after them; `positions`: how many results each channel has."""
 
     image: ArrayType
     weights: ArrayType
@@ -80,17 +80,17 @@ class PositionRows:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """How many positions lie between neighbours along each spatial dim."""
+        """How many positions are between neighbours along each spatial dim."""
         return tuple(math.prod(self.sizes[dim + 1 :]) for dim in range(len(self.sizes)))
 
     @property
     def shifts(self) -> tuple[int, ...]:
-        """The same along each dim of the window."""
+        """The distance between adjacent window positions, along each dim."""
         return tuple(step * apart for step, apart in zip(self.steps, self.dilation, strict=True))
 
     def seconds(self, machine: Machine) -> float:
-        """The predicted time of the product, of the kernels that lay out the image and weights that are not known and
-        of the one that takes the results, each of which is read and written."""
+        """The predicted time of the matmul, of the kernels that lay out the image and weights that are not known and of
+        the one that takes the results, each of which is read and written."""
         images, outputs = self.image.shape[0], self.result.shape[1]
         product = WarpProduct(
             outputs,

@@ -18,7 +18,7 @@ def parts_of(size: int, least: int = LEAST_PART) -> int:
 
 
 def replace_by_parts(op: Operation, partial: Operation, fn: str, result: ArrayType, axis: int = 0) -> None:
-    """Put the parts and their reduction in the place of an operation."""
+    """Put the parts and their reduction in place of an operation."""
     summed = ArrayType(result.shape, array_type(partial.results[0]).dtype)
     total = array.ReduceOp.make([partial.results[0]], {"fn": fn, "axes": (axis,)}, [tensor(summed)])
     insert_like(op, partial)

@@ -1,4 +1,4 @@
-"""From when to when arrays of a program are needed, in the order in which its steps run."""
+"""Lifetimes of a program's arrays, in the order in which its steps run."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class ArrayLives:
         return self.arrays[root]
 
     def _life(self, root: SSAValue, users: list[Operation]) -> tuple[int, int]:
-        """What a block is given, or gives, is there as long as the block runs."""
+        """Arguments and results of a block are live as long as the block runs."""
         if isinstance(root.owner, Block):
             parent = root.owner.parent_op()
             begin, end = self.steps.get(parent, (0, self._count)) if parent is not None else (0, self._count)

@@ -1,4 +1,4 @@
-"""Functions that the vector unit has no call for, made of those that it has."""
+"""Functions that the vector unit lacks, composed of those that it has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conditions of branches that follow from where a grid point is: a mover decides by them whether it stores.
+"""Branch conditions that are functions of the grid point: movers evaluate them to predicate stores.
 
 A condition is an expression that is 0 where a branch is taken, or where it is not.
 """
@@ -53,8 +53,8 @@ def is_of_places(op: Operation) -> bool:
 
 
 def taken_where(op: Operation, index: Callable[[SSAValue], AffineExpr]) -> list[Taken] | None:
-    """Where the branches of an operation are taken, all of them; None where data decides about one. `index`: an index's
-    expression."""
+    """The condition under which all branches around an operation are taken; None if one depends on data. `index`: an
+    index's expression."""
     found: list[Taken] = []
     for condition, is_then in choices_of(op):
         parts = _parts(condition, is_then, index)
@@ -89,7 +89,7 @@ def _parts(condition: SSAValue, holds: bool, index: Callable[[SSAValue], AffineE
 
 
 def _number(value: SSAValue, index: Callable[[SSAValue], AffineExpr]) -> AffineExpr | None:
-    """What a scalar is, by indices and counters."""
+    """A scalar as an expression of indices and counters."""
     op = value.owner
     if array_type(value).shape:
         return None

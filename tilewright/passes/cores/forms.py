@@ -1,4 +1,4 @@
-"""How tiles lie in pages of 32 x 32 elements on a grid of cores, and which windows of arrays are whole pages."""
+"""Layouts of tiles in pages of 32 x 32 elements on a grid of cores, and windows of arrays that are whole pages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ABSENT = -1
 
 @dataclass(frozen=True)
 class Form:
-    """Which dims of a tile lie along the rows and the columns of pages; `ABSENT` where none does, and the tile is in
+    """Which dims of a tile run along the rows and the columns of pages; `ABSENT` where none does, and the tile is in
     the first row, or column, of its pages. The other dims count pages, before rows and columns of pages do. With
     `turned` the pages of a matrix are in the order of columns."""
 
@@ -37,13 +37,13 @@ class Form:
         return [d for d in range(rank) if d not in (self.rows, self.columns)]
 
     def of(self, shape: Sequence[int]) -> Form:
-        """The same for a tile of a shape: a dim of one element along rows or columns is as good as none."""
+        """The form for a tile of a shape: a dim of one element along rows or columns is as good as none."""
         rows = ABSENT if self.rows != ABSENT and shape[self.rows] == 1 else self.rows
         columns = ABSENT if self.columns != ABSENT and shape[self.columns] == 1 else self.columns
         return Form(rows, columns, self.turned and ABSENT not in (rows, columns))
 
     def renamed(self, names: Mapping[int, int]) -> Form:
-        """The same where dims have other numbers; those without are absent."""
+        """The form with dims renumbered; dims without a number are absent."""
         return Form(names.get(self.rows, ABSENT), names.get(self.columns, ABSENT), self.turned)
 
     @property
@@ -143,9 +143,9 @@ class Window:
 
 
 def natural_form(map: AffineMap, shape: Sequence[int], array_shape: Sequence[int]) -> Form:
-    """The form in which pages of an array are when they are read for a tile: dims of the tile that go along the
-    array's last two dims lie along rows and columns; of several, such as a window's places and its position, the
-    first one does."""
+    """The form in which pages of an array are when they are read for a tile: dims of the tile that go along the array's
+    last two dims run along rows and columns; of several, such as a window's places and its position, the first one
+    does."""
     ends = [ABSENT, ABSENT]
     for place, expression in zip((1, 0), reversed(map.results), strict=False):
         found = linear(expression)
@@ -192,7 +192,7 @@ def window_of(map: AffineMap, shape: Sequence[int], array_shape: Sequence[int], 
 
 
 def _in_pages(start: Sum) -> Sum | None:
-    """What is added to a coordinate, in pages; None where a window begins within a page."""
+    """The constant of a coordinate, in pages; None if a window begins within a page."""
     if start.constant % TILE or any(c % TILE for _, c in start.symbols):
         return None
     return Sum(start.constant // TILE, (), tuple((s, c // TILE) for s, c in start.symbols))

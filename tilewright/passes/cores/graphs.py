@@ -1,4 +1,4 @@
-"""What a tile is computed from, place by place of its pages: the graph of a section."""
+"""The dataflow graph of a section, elementwise over the pages of a tile."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tilewright.primitives import ArrayType
 
 
 class Tiles(Protocol):
-    """Where a graph finds the tiles that it reads. `shared`: what is computed place by place, but has a queue."""
+    """The sources of the tiles that a graph reads. `shared`: elementwise values that have a queue."""
 
     shared: set[SSAValue]
 
@@ -92,7 +92,7 @@ class Graph:
         return ()
 
     def expanded(self, value: SSAValue, at: tuple[int | None, ...]) -> Node:
-        """What a tile is computed from."""
+        """The graph of a tile."""
         op = value.owner
         match op:
             case tile.FullOp():
@@ -157,10 +157,10 @@ class Graph:
         return apply("select", [inside, self.node(op.source, at), value], type.dtype)
 
     def _place(self, op: tile.IotaOp, at: tuple[int | None, ...]) -> Node:
-        """A place that depends on tiles of integers: they are multiplied and added to one that does not."""
+        """A position that depends on tiles of integers: they are multiplied and added to one that does not."""
         found = linear(op.map.data.results[0])
         if found is None:
-            raise refuse(op, "a place that divides a tile of integers does not run on a grid of cores")
+            raise refuse(op, "dividing a tile of integers is not supported on a grid of cores")
         indices = [s for s in op.symbols if isinstance(s.type, IndexType)]
         plain = AffineExpr.constant(found.constant)
         for d, coefficient in found.dims:

@@ -1,4 +1,4 @@
-"""Tiles that movers bring to the queues of a core: pages of arrays, elements, and numbers that are made."""
+"""Tiles that movers load into a core's queues: pages of arrays, gathered elements, and generated values."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class LoadedTiles(ABC):
 
     @abstractmethod
     def scope_of(self, value: SSAValue) -> Scope:
-        """Where a tile is made."""
+        """The scope in which a tile is produced."""
 
     def capacity(self, pages: int, scope: Scope, buffers: int) -> int:
         return pages * (1 if scope is self._top else buffers)
@@ -221,7 +221,7 @@ class LoadedTiles(ABC):
         add(role, cores.PushOp, [queue], pages)
 
     def lanes(self, op: tile.LoadOp | tile.StoreOp, form: Form, consumer: str) -> list[Held]:
-        """Tiles of integers that say, lane by lane, where elements are."""
+        """Tiles of integers that state, lane by lane, where elements are."""
         tiles = [s for s in op.symbols if not isinstance(s.type, IndexType)]
         return [self.held(s, form, consumer=consumer) for s in tiles]
 
@@ -237,7 +237,7 @@ class LoadedTiles(ABC):
         return {"map": (rank, results), "at": (0, [ZERO])}
 
     def _generated(self, op: tile.IotaOp, form: Form) -> Held:
-        """A tile of places, which the reader stores number by number."""
+        """A tile of positions, which the reader stores number by number."""
         type, scope = array_type(op.result), self.scope_of(op.result)
         pages = pages_of(type.shape, form)
         queue = self.threads.queue(dtypes.i32.name, self.capacity(pages, scope, self._buffers))
@@ -271,7 +271,7 @@ class LoadedTiles(ABC):
         add(cores.READER, cores.PushOp, [queue], {"pages": pages})
 
     def _mask(self, limit: int, side: int) -> Held:
-        """A page with 1 in the first rows or columns, and 0 behind them."""
+        """A page with 1 in the first rows or columns, and 0 after them."""
         if (limit, side) not in self._masks:
             queue = self.threads.queue(dtypes.bf16.name, 1, "mask")
             choice = ArrayAttr([FloatAttr(float(n), f64) for n in (limit, 1, 0)])
@@ -321,8 +321,8 @@ def _reaches_beyond(window: Window, shape: Sequence[int], array: Sequence[int]) 
 
 
 def _may_leave(start: Sum, extent: int, size: int, unit: int) -> bool:
-    """Whether a window of some extent may reach beyond an array of some size; `unit`: the elements that a start
-    counts. Windows that are indexed, and begin and end with the array, lie side by side."""
+    """Whether a window of some extent may reach beyond an array of some size; `unit`: the elements that a start counts.
+    Windows that are indexed, and begin and end with the array, are adjacent."""
     if not start.symbols:
         return start.constant < 0 or start.constant * unit + extent > size
     steps = [step * unit for _, step in start.symbols]

@@ -1,4 +1,4 @@
-"""Zones and prints of a kernel, in the threads of its program."""
+"""Lowering of zones and prints to the threads of a core program."""
 
 from __future__ import annotations
 

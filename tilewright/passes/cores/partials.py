@@ -1,8 +1,8 @@
 """Reductions over a loop that several cores share: each reduces what its trips give, and one of them, the root, reduces
-what all of them have found, and goes on alone.
+what all of them have found, and continues alone.
 
-Cores that share a loop are a rectangle. The root says to all that it has room, by a semaphore that it multicasts; each
-sends what it found, and behind it adds one to a semaphore of the root, which goes on when all have.
+Cores that share a loop are a rectangle. The root signals to all that it has room, by a semaphore that it multicasts;
+each sends what it found, and after it adds one to a semaphore of the root, which continues when all have.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Shared:
 
     @property
     def is_root(self) -> AffineExpr:
-        """What is 0 for the root."""
+        """A value that is 0 on the root core."""
         rows, columns = self.split.parts
         return plus(remainder(_ROW, rows), remainder(_COLUMN, columns))
 
@@ -189,7 +189,7 @@ def emit_gather(threads: Threads, shared: Shared, partials: Sequence[Held]) -> l
 
 
 def stacked(queue: SSAValue, partial: Held, count: int, scope: Scope) -> Held:
-    """What all cores have found as one tile with another dim in front."""
+    """The partial results of all cores as one tile with a leading dim."""
     shape = (count, *partial.type.shape)
     form = partial.form.renamed({d: d + 1 for d in range(partial.type.rank)}).of(shape)
     return Held(queue, form, ArrayType(shape, partial.type.dtype), scope)

@@ -1,4 +1,4 @@
-"""How the points of a kernel's grid are dealt to the cores of a grid."""
+"""Assignment of grid points to cores."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class Dealt:
 
 
 def deal_points(kernel: tile.KernelOp, grid: CoreGrid, split: Split | None = None) -> Dealt:
-    """Points of a product go by rows and columns of cores, so that cores of a row or column read the same operand;
-    other points go to the cores in a line. Where several cores share a point, each has a part of one."""
+    """Points of a matmul go by rows and columns of cores, so that cores of a row or column read the same operand; other
+    points go to the cores in a line. Where several cores share a point, each has a part of one."""
     shape = kernel.grid_shape
     if split is not None:
         cores = split.points[0] * split.parts[0], split.points[1] * split.parts[1]
@@ -86,7 +86,7 @@ def deal_points(kernel: tile.KernelOp, grid: CoreGrid, split: Split | None = Non
 
 
 def _stores_nothing_beyond(kernel: tile.KernelOp, dim: int) -> bool:
-    """Whether what points beyond the last one along a dim of the grid would store lies outside of its arrays."""
+    """Whether what points beyond the last one along a dim of the grid would store is outside of its arrays."""
     return all(_is_beyond(op, kernel, dim) for op in kernel.walk() if isinstance(op, tile.StoreOp))
 
 

@@ -1,5 +1,4 @@
-"""Products whose results are computed further place by place: the loop that adds them up, and the section that reads
-the sums.
+"""Matmuls with elementwise epilogues: the accumulation loop, and the section that reads the accumulator.
 
 A section goes over places, which are those of the pages of the sums: row by row, or all of them by their number.
 """
@@ -32,12 +31,12 @@ PLACE, _ROW, _COLUMN = (AffineExpr.dimension(d) for d in range(3))
 
 @dataclass(frozen=True)
 class Sum:
-    """Products that are added up in the pages of a queue.
+    """Matmuls that are added up in the pages of a queue.
 
     Attributes:
         matmul: that of the first block.
         loop: the one whose trips are added up, or in whose only trip they are; None where there is none.
-        roots: operations of the loop's body, or of the block of the queue's steps, that have the products in them.
+        roots: operations of the loop's body, or of the block of the queue's steps, that have the matmuls in them.
         section: operations of that block that read the sums.
     """
 
@@ -61,8 +60,8 @@ class Sum:
 
 @dataclass(frozen=True)
 class Section:
-    """A section: its first group of operations, the counters of the loops over rows of places and over parts of them
-    (or of all places, where there is no loop over rows), how many places a group does, and registers for each."""
+    """A section: its first group of operations, the counters of the loops over rows of positions and over parts of them
+    (or of all positions, where there is no loop over rows), how many places a group does, and registers for each."""
 
     group: tuple[Operation, ...]
     row: SSAValue | None
@@ -92,7 +91,7 @@ class Finish:
 
 
 def finish_of(queue: SSAValue, registers: int) -> Finish | None:
-    """Sums whose last trip can go on in the registers, that of a queue among them."""
+    """Sums whose last trip can continue in the registers, that of a queue among them."""
     first = _sum_of(queue)
     if first is None:
         return None
@@ -248,8 +247,8 @@ def _are_together(sums: Sequence[Sum]) -> bool:
 
 
 def _is_place_by_place(finish: Finish) -> bool:
-    """Whether the section reads each page of the sums for the place that is the page's, and in a register of its own
-    where products begin there."""
+    """Whether the section reads each page of the sums for the position that is the page's, and in a register of its own
+    where matmuls begin there."""
     rows, columns = finish.pages
     written: set[int] = set()
     for op in finish.section.group:
@@ -269,7 +268,7 @@ def _is_place_by_place(finish: Finish) -> bool:
 
 
 def _is_in_the_way(finish: Finish) -> bool:
-    """Whether what is between the products and the section has to do with the queues that they take from."""
+    """Whether what is between the matmuls and the section has to do with the queues that they take from."""
     first = finish.sums[0]
     end = first.section[0]
     for each in finish.sums:
@@ -295,7 +294,7 @@ def others_of(op: Operation, section: Section) -> list[SSAValue]:
 
 
 def by_place(expression: AffineExpr, symbols: Sequence[SSAValue], finish: Finish) -> AffineExpr:
-    """An expression of an operation of a section by the row (d1) and the column (d2) of a place, and by the other
+    """An expression of an operation of a section by the row (d1) and the column (d2) of a position, and by the other
     symbols."""
     section = finish.section
     others = [each for each in symbols if each is not section.row and each is not section.part]
@@ -313,7 +312,7 @@ def by_place(expression: AffineExpr, symbols: Sequence[SSAValue], finish: Finish
 
 
 def _by_row_and_column(expression: AffineExpr, place: AffineExpr, rows: int, columns: int) -> AffineExpr:
-    """An expression in which the row and the column of a place are not found from its number, as they are there."""
+    """An expression in which the row and the column of a position are not found from its number, as they are there."""
     if not isinstance(expression, AffineBinaryOpExpr):
         return expression
     left, right = (_by_row_and_column(each, place, rows, columns) for each in (expression.lhs, expression.rhs))
@@ -341,7 +340,7 @@ class Spot:
         return [counter for counter in self.counters if counter is not None]
 
     def begin(self, symbols: int) -> tuple[AffineExpr, AffineExpr]:
-        """The first row and column of a block; counters are the symbols behind so many others."""
+        """The first row and column of a block; counters are the symbols after so many others."""
         found: list[AffineExpr] = []
         for first, size, counter in zip(self.first, self.size, self.counters, strict=True):
             place = ZERO
@@ -363,7 +362,7 @@ class Spot:
 def over_blocks(
     pages: tuple[int, int], blocks: ProductBlocks, made: Callable[[Spot], Sequence[Operation]]
 ) -> list[Operation]:
-    """What is made of blocks, in loops where several are as large."""
+    """The blocks, in loops where several have one size."""
     found: list[Operation] = []
     for first_row, height, high in runs(pages[0], blocks.rows):
         for first_column, width, wide in runs(pages[1], blocks.columns):

@@ -1,4 +1,4 @@
-"""Products on a grid of cores, block by block of the tile registers."""
+"""Matmuls on a grid of cores, block by block of the tile registers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiles in the queues of a core: how each comes there, in which form, and what its padding holds."""
+"""Tiles in the queues of a core: their producers, forms and padding."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class QueuedTiles(LoadedTiles):
         self._held[value] = [(held, cores.COMPUTE)]
 
     def enter(self, block: Block) -> None:
-        """What follows in a block is done where the threads are now, once."""
+        """Bind a block to the threads' current scope: its operations are emitted there, once."""
         self.scopes[block] = self._top = self.threads.scopes[-1]
 
     def present_form(self, value: SSAValue) -> Form:
@@ -111,7 +111,7 @@ class QueuedTiles(LoadedTiles):
         return ()
 
     def _shaping_operands(self, op: tile.MapOp) -> Sequence[SSAValue]:
-        """The operands whose form a function may take on, those that lie in pages where there are any."""
+        """The operands whose form a function may take on, those that are in pages where there are any."""
         known = [o for o in op.operands if not is_vague(o)]
         return [o for o in known if is_anchored(o, self._anchored)] or known
 
@@ -180,7 +180,7 @@ class QueuedTiles(LoadedTiles):
         return self.waited(made, consumer)
 
     def relabelled(self, value: SSAValue, form: Form) -> tuple[SSAValue, Form]:
-        """What a tile is the same pages of."""
+        """The source tile whose pages a view shares."""
         op = value.owner
         while value not in self.shared and isinstance(op, Operation):
             if isinstance(op, tile.TransposeOp):
@@ -249,7 +249,7 @@ class QueuedTiles(LoadedTiles):
         return self._computed(value, form, need, consumer)
 
     def _rearranged(self, op: Operation | None, pieces: Sequence[Piece], form: Form) -> Held:
-        """A tile whose elements are others' in other places: a mover copies them one by one."""
+        """A tile whose elements are others' in other positions: a mover copies them one by one."""
         value = pieces[0].value if op is None else op.results[0]
         type, scope = array_type(value), self.scope_of(value)
         form = form.of(type.shape)
@@ -458,7 +458,7 @@ def _is_enough(found: Held, need: tuple[Padding, Padding]) -> bool:
 
 
 def _parts(counts: tuple[int, int, int], cut: Sequence[bool]) -> list[tuple[Places, list[int]]]:
-    """The places of a result apart: those of whole pages, and those at its ends along sides that are cut."""
+    """The positions of a result apart: those of whole pages, and those at its ends along sides that are cut."""
     outer, rows, columns = counts
     if not any(cut):
         return [(Places((0, outer * rows), (0, columns)), [])]

@@ -1,4 +1,4 @@
-"""Kernels that move the pages of an array to where, and to the format in which, it is stored from then on."""
+"""Kernels that move an array to another placement and storage format."""
 
 from __future__ import annotations
 

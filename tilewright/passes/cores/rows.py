@@ -1,4 +1,4 @@
-"""Rows to device tiles, and device tiles to rows: what the thread that computes does between two queues."""
+"""Tilize and untilize: conversion of rows to device tiles and back, between two queues of the compute thread."""
 
 from __future__ import annotations
 

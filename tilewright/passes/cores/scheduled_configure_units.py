@@ -1,4 +1,4 @@
-"""Set the states of a core's units before operations need them, as seldom as their order allows.
+"""Insert the unit configurations of a core, as few as the order of its operations allows.
 
 A state stays until it is changed. Where all that a loop needs of a unit is one state, it is set before the loop; where
 a loop ends as it begins, it is set before its first trip only.

@@ -1,7 +1,7 @@
-"""The last trips of a product go on in the registers: what is computed of its sums is written block by block.
+"""Compute the epilogue of a matmul in tile registers during its last trips, and write the result block by block.
 
-Sums of a product are added up in pages, trip by trip. What follows reads them back, and begins when all of them are
-there; so does the writer. Here the last trips take what those before them have left, add their own products in the
+Sums of a matmul are added up in pages, trip by trip. What follows reads them back, and begins when all of them are
+there; so does the writer. Here the last trips take what those before them have left, add their own matmuls in the
 registers, compute there what follows, and pass on each block that is done. Where trips are short, so that the first one
 begins early, those between the first and the last ones are done several at a time: queues have room for them.
 
@@ -216,15 +216,17 @@ class ScheduledFinishProductsPass:
                 _deepen(found, trips)
             _emit(found, trips, grid)
             size = f"{found.blocks.rows} x {found.blocks.columns} pages"
-            decision = f"what follows a product is computed in the registers in blocks of {size}"
+            decision = f"the epilogue of a matmul is computed in registers, in blocks of {size}"
             if trips.ring:
                 decision += f", in the last {trips.last} trips; queues have room for {trips.ring}"
-            unit.remarks.append(Remark(self.name, name, decision, "they are written while others are multiplied"))
+            unit.remarks.append(
+                Remark(self.name, name, decision, "each block is written while the next one is multiplied")
+            )
 
 
 def _trips(finish: Finish, program: cores.ProgramOp, grid: CoreGrid) -> ProductTrips | None:
     """How trips are done together; None where they do more than multiply, or are done more than once, so that pages of
-    trips that are done together would not always lie side by side."""
+    trips that are done together would not always be side by side."""
     first = finish.sums[0]
     loop = first.loop
     if loop is None or not first.adds or not isinstance(loop.parent_op(), cores.ThreadOp):
@@ -251,14 +253,14 @@ def _trips(finish: Finish, program: cores.ProgramOp, grid: CoreGrid) -> ProductT
 
 
 def _is_used_beside(queue: SSAValue, loop: tile.ForOp) -> bool:
-    """Whether the thread that computes uses a queue beside a loop."""
+    """Whether the thread that computes uses a queue next to a loop."""
     users = [use.operation for use in queue.uses if cores.thread_of(use.operation).computes]
     inside = {op for op in loop.body.walk()}
     return any(user not in inside for user in users)
 
 
 def _deepen(finish: Finish, trips: ProductTrips) -> None:
-    """Queues of operands have room for as many trips as are said."""
+    """Queues of operands have room for as many trips as are declared."""
     loop = finish.sums[0].loop
     for op in [] if loop is None else list(loop.body.block.ops):
         if isinstance(op, cores.WaitOp):
@@ -271,7 +273,7 @@ def _deepen(finish: Finish, trips: ProductTrips) -> None:
 
 
 def _emit(finish: Finish, trips: ProductTrips, grid: CoreGrid) -> None:
-    """The last trips, block by block, in the place of the section; those before them in the loop."""
+    """The last trips, block by block, in place of the section; those before them in the loop."""
     first = finish.sums[0]
     start = first.section[0]
     block = start.parent_block()
@@ -305,7 +307,7 @@ def _erase(op: Operation | Block) -> None:
 
 
 def _take_out(finish: Finish, trips: ProductTrips) -> None:
-    """What is done by blocks now is done no more where it was."""
+    """Remove the operations that now run block by block."""
     first = finish.sums[0]
     if first.loop is not None:
         _shorten(first, int(first.loop.trips.value.data) - trips.last, trips)
@@ -317,7 +319,7 @@ def _take_out(finish: Finish, trips: ProductTrips) -> None:
 
 
 def _last_trips(finish: Finish, trips: ProductTrips) -> tuple[list[Operation], list[Operation]]:
-    """What is done before and after the products of the last trips."""
+    """Operations before and after the matmuls of the last trips."""
     loop = finish.sums[0].loop
     if loop is None:
         return [], []
@@ -382,7 +384,7 @@ def _together(first: Sum, loop: tile.ForOp, groups: int, count: int) -> tile.For
 
 
 def _later(first: Sum, matmul: cores.MatmulOp, trip: int) -> cores.MatmulOp:
-    """A product of pages that come so many trips later."""
+    """A matmul of pages that come so many trips later."""
     later = matmul.clone()
     later.left_at = _pages_later(matmul.left_at, trip * _pages_of_trip(first, matmul.left))
     later.right_at = _pages_later(matmul.right_at, trip * _pages_of_trip(first, matmul.right))
@@ -434,7 +436,7 @@ def _block(finish: Finish, trips: ProductTrips, spot: Spot, passed_on: Sequence[
 
 
 def _product(sums: Sum, spot: Spot, slot: int, trip: int) -> cores.MatmulOp:
-    """The products of a block, of pages that come so many trips later than the first ones."""
+    """The matmuls of a block, of pages that come so many trips later than the first ones."""
     matmul, (row, column) = sums.matmul, spot.begin(0)
     (height, width), (_, _, depth) = spot.size, matmul.block_shape
     stride = int(decode(matmul.left_stride))
@@ -459,7 +461,7 @@ def _map(dims: int, symbols: Sequence[SSAValue], *results: AffineExpr) -> Affine
 
 
 def _first_page(map: AffineMapAttr) -> int:
-    """What a map gives for the first block."""
+    """The value of a map for the first block."""
     return int(map.data.eval([], [0] * map.data.num_symbols)[0])
 
 
@@ -471,7 +473,7 @@ def _pages_of_trip(sums: Sum, queue: SSAValue) -> int:
 
 
 def _moved(op: Operation, finish: Finish, spot: Spot, passed_on: Sequence[SSAValue]) -> Operation:
-    """An operation of the section, for a block of places."""
+    """An operation of the section, for a block of positions."""
     section, count = finish.section, prod(spot.size)
     copy = op.clone()
     others = others_of(op, section)
@@ -533,7 +535,7 @@ def _put_of(finish: Finish, queue: SSAValue) -> cores.PutOp | None:
 
 
 def _steps_of(queue: SSAValue) -> list[Operation]:
-    """What reserves a queue's pages, and passes them on."""
+    """The operations that reserve and push a queue's pages."""
     return [use.operation for use in queue.uses if isinstance(use.operation, cores.ReserveOp | cores.PushOp)]
 
 

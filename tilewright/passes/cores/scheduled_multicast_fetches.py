@@ -1,9 +1,9 @@
-"""Pages that all cores of a row, of a column or of the grid fetch are fetched by one of them, which sends them to all.
+"""Multicast pages that all cores of a row, of a column or of the grid read: one core loads and sends them.
 
-The others say that they have room, by a semaphore of the one that fetches; when all have, it multicasts the pages, and
-behind them a semaphore that says that they have come. Which core of a row or column fetches goes by its number, so that
-rows and columns do not all have theirs in one place, and none fetches for both: what a row and what a column needs
-comes at the same time.
+The others state that they have room, by a semaphore of the one that fetches; when all have, it multicasts the pages,
+and after them a semaphore that signals that they have come. Which core of a row or column fetches goes by its number,
+so that rows and columns do not all have theirs in one position, and none fetches for both: what a row and what a column
+needs comes at the same time.
 
 Before:
     func.func @main(%x: tensor<32x32xf32>) -> tensor<64x32xf32> {
@@ -131,7 +131,7 @@ class ScheduledMulticastFetchesPass:
             found = found[:left]
             left -= len(found)
             for each in found:
-                decision = f"one core of each {each.group.what} fetches pages at {where(each.fetch)}"
+                decision = f"one core of each {each.group.what} multicasts pages at {where(each.fetch)}"
                 unit.remarks.append(Remark(self.name, name, decision, f"all {each.group.count} need the same"))
             for together in _in_pairs(found):
                 groups = _fetching_groups(together, left)
@@ -165,7 +165,7 @@ class _Group:
         return row, plus(row, self.shift) % columns
 
     def is_fetching(self, row: AffineExpr, column: AffineExpr) -> AffineExpr:
-        """What is 0 for the core that fetches."""
+        """A value that is 0 on the sending core."""
         if all(self.along):
             return plus(row * self.shape[1] + column, -self.shift) if self.shift else row + column
         there = self.fetching(row, column)
@@ -191,7 +191,7 @@ class _Group:
 
 @dataclass(frozen=True)
 class _Shared:
-    """Operations that bring pages which a group of cores all need: what reserves room, fetches, waits for what was
+    """Operations that load pages which a group of cores all need: what reserves room, fetches, waits for what was
     fetched and does something to it, and pushes. Of what is pushed, these are `pages` from the page `first` on."""
 
     group: _Group
@@ -322,7 +322,7 @@ def _used_in(maps: Sequence[AffineMap], symbols: Sequence[SSAValue]) -> set[SSAV
 
 
 def _in_pairs(found: Sequence[_Shared]) -> list[list[_Shared]]:
-    """Pages for rows and pages for columns that come one after another are brought at the same time: other cores fetch
+    """Pages for rows and pages for columns that come one after another are loaded at the same time: other cores fetch
     them."""
     pairs: list[list[_Shared]] = []
     for each in found:
@@ -339,8 +339,9 @@ _Made = tuple[type[Any], list[SSAValue], dict[str, Any]]
 
 
 def _multicast(program: cores.ProgramOp, together: Sequence[_Shared]) -> None:
-    """All say that they have room, and those that fetch begin to; then these send, and the others wait, those that send
-    something else too when they have; and those that sent wait until it has come, when the pages are at work already.
+    """All state that they have room, and those that fetch begin to; then these send, and the others wait, those that
+    send something else too when they have; and those that sent wait until it has come, when the pages are at work
+    already.
     """
     places: list[SSAValue] = list(program.body.block.args)
     row, column = AffineExpr.symbol(0), AffineExpr.symbol(1)

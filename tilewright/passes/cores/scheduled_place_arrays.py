@@ -1,9 +1,9 @@
-"""Keep arrays between kernels in the memories of cores, where that saves time and there is room.
+"""Keep arrays in L1 between kernels, if that saves time and L1 has room.
 
-What a kernel makes and others read is best with the cores that make it, or those that read it: it takes no time of
-DRAM then, and none of the network where both are the same. Of each array the place that takes the least cycles is
-looked for; arrays that save most for their bytes come first, until queues and arrays fill a core's memory. Those that
-have no room are left in DRAM.
+What a kernel makes and others read is best with the cores that make it, or those that read it: it takes no time of DRAM
+then, and none of the network where both are the same. Of each array the placement that takes the least cycles is looked
+for; arrays that save most for their bytes come first, until queues and arrays fill a core's memory. Those that have no
+room are left in DRAM.
 
 Before:
     func.func @main(%x: tensor<64x32xf32>) -> tensor<64x32xf32> {
@@ -198,7 +198,7 @@ class _Placer:
     # ---- where arrays may be ----------------------------------------------------------------------------------------
 
     def _given(self, found: CalledArray) -> tuple[Placement | None, int]:
-        """Where the user put an array, and the bytes of a page."""
+        """The user's placement of an array, and the bytes of a page."""
         _, kernel, number = found.uses[0]
         type = tile.ref_type(kernel.refs[number])
         return placement_of(type.space.data), _page_bytes(kernel, number)
@@ -208,7 +208,7 @@ class _Placer:
         return aligned_bytes(size, self.grid)
 
     def _best(self, found: CalledArray) -> _Option | None:
-        """The place that saves most; None where none does, or the array has to be in DRAM."""
+        """The placement that saves most; None where none does, or the array has to be in DRAM."""
         placement, size = self._given(found)
         if not found.is_own or placement is not None or 0 in array_type(found.value).shape:
             return None
@@ -247,7 +247,7 @@ class _Placer:
         what = f"an array of {array_type(found.value)} that `{kernel.sym_name.data}` makes"
         begin = self._place_for(found, option.bytes)
         if not self._has_room(found, begin):
-            self._remark(what, "in DRAM", f"no core has room for {option.bytes} bytes of it beside queues")
+            self._remark(what, "in DRAM", f"no core has room for {option.bytes} bytes of it next to its queues")
             return
         self.placed.append((found, begin, option.bytes))
         format = tile.ref_type(kernel.refs[found.uses[0][2]]).layout.data
@@ -285,7 +285,7 @@ class _Placer:
         return ends
 
     def _exhausted(self) -> ResourceExhausted:
-        """What there is no room for: arrays that the user put there."""
+        """The error for requested placements that exceed L1."""
         lines = [
             f"{size:>9} bytes: {array_type(found.value)} in {self._given(found)[0]}, needed by steps {found.begin} to "
             f"{found.end} of the program, at {begin} to {begin + size}: it was asked for"
@@ -301,7 +301,7 @@ class _Placer:
         return error
 
     def _limit_queues(self) -> None:
-        """Queues of a kernel lie below all arrays that are there when it runs."""
+        """Queues of a kernel are below all arrays that are there when it runs."""
         limits: dict[str, int] = {}
         for call in self.lives.calls:
             steps, name = self.lives.steps[call], call.callee.data

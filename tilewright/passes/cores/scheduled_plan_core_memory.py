@@ -1,7 +1,7 @@
-"""Give each queue its place in the memory of a core.
+"""Assign L1 addresses to queues.
 
-Queues live as long as their program: they lie one after another. Where there is no room for all, queues that movers
-fill ahead of what computes give up their second tile, the largest ones first, as that costs time and nothing else.
+Queues live as long as their program: they are contiguous. Where there is no room for all, queues that movers fill ahead
+of what computes give up their second tile, the largest ones first, as that costs time and nothing else.
 
 Before:
     func.func @main(%x: tensor<64x32xf32>) -> tensor<64x32xf32> {
@@ -123,7 +123,7 @@ def _plan(unit: Unit, name: str, program: cores.ProgramOp, grid: CoreGrid) -> No
         _halve(halved)
         sizes[halved] = aligned_bytes(bytes_of(halved), grid)
         decision = f"a queue of {cores.queue_type(halved.result).pages} pages instead of twice as many"
-        unit.remarks.append(Remark(ScheduledPlanCoreMemoryPass.name, name, decision, "no room in a core's memory"))
+        unit.remarks.append(Remark(ScheduledPlanCoreMemoryPass.name, name, decision, "no room in L1"))
     address = grid.memory_base_bytes
     for queue in program.queues:
         queue.address_bytes = IntegerAttr(address, IndexType())
@@ -168,15 +168,16 @@ def _halve(queue: cores.QueueOp) -> None:
 
 
 def _exhausted(name: str, program: cores.ProgramOp, grid: CoreGrid) -> ResourceExhausted:
-    """What there is no room for: each queue, the largest ones first, where it would lie, and why it stays as it is."""
+    """The error with a table of queues: the largest first, each with its address and the reason that it cannot
+    shrink."""
     there = program.memory_end_bytes(grid) - grid.memory_base_bytes
     begins: dict[cores.QueueOp, int] = {}
     needed = 0
     for queue in program.queues:
         begins[queue] = needed
         needed += aligned_bytes(bytes_of(queue), grid)
-    beside = f" beside {grid.memory_bytes - there} bytes of arrays" if there < grid.memory_bytes else ""
-    lines = ["queues live from the program's beginning to its end, so that none lies where another one does:"]
+    beside = f" next to {grid.memory_bytes - there} bytes of arrays" if there < grid.memory_bytes else ""
+    lines = ["queues are live for the whole program, so that their addresses are disjoint:"]
     for queue in sorted(program.queues, key=bytes_of, reverse=True):
         type, end = cores.queue_type(queue.result), begins[queue] + bytes_of(queue)
         beyond = ", beyond the end" if end > there else ""

@@ -1,6 +1,6 @@
-"""Give pages back as soon as nothing reads them any more, and let queues that are not used at the same time be one.
+"""Pop pages after their last use, and merge queues with disjoint lifetimes.
 
-A core has few queues, and little memory for them. What is taken from a queue to compute with is given back behind the
+A core has few queues, and little memory for them. What is taken from a queue to compute with is given back after the
 last operation that reads it. A queue between the same threads, of the same format and size, that another one's last
 page leaves before its own first page comes, is that other queue.
 
@@ -120,7 +120,7 @@ class ScheduledShareQueuesPass:
 
 
 def _give_back_early(thread: cores.ThreadOp) -> None:
-    """Each pop comes behind the last operation before it that has to do with its queue."""
+    """Each pop comes after the last operation before it that has to do with its queue."""
     for op in list(thread.body.walk()):
         if not isinstance(op, cores.PopOp):
             continue
@@ -139,7 +139,7 @@ def _uses(op: Operation, queue: SSAValue) -> bool:
 
 @dataclass(frozen=True)
 class _Life:
-    """Where a queue is used: which threads fill and empty it, and in each thread the first and the last operation of
+    """The uses of a queue: the threads that fill and empty it, and in each thread the first and the last operation of
     the one block whose operations, or what is in them, are all that use it."""
 
     queue: cores.QueueOp
@@ -166,7 +166,7 @@ def _share(program: cores.ProgramOp) -> None:
 
 @dataclass(frozen=True)
 class _Passed:
-    """What one thread does before another one goes on: the last place in each block of the one where it does, and the
+    """What one thread does before another one continues: the last place in each block of the one where it does, and the
     first in each of the other's where that waits for it."""
 
     ends: tuple[str, str]
@@ -192,7 +192,7 @@ def _passed_on(queue: cores.QueueOp) -> _Passed | None:
 
 
 def _places(op: Operation) -> Iterator[tuple[Block, int]]:
-    """Where an operation, or what it is in, is in each of the blocks around it."""
+    """The index of an operation, or of its ancestor, in each of the blocks around it."""
     inner: Operation | None = op
     while inner is not None and not isinstance(inner, cores.ThreadOp):
         block = inner.parent_block()
@@ -202,7 +202,7 @@ def _places(op: Operation) -> Iterator[tuple[Block, int]]:
 
 
 def _given_back(first: _Life, second: _Life) -> _Passed:
-    """Where two queues are one, what fills the second one goes on when the first one's pages have left."""
+    """Where two queues are one, what fills the second one continues when the first one's pages have left."""
     fills, empties = first.ends
     emptied, _, last = first.blocks[empties]
     filled, begins, _ = second.blocks[fills]

@@ -1,4 +1,4 @@
-"""What tile registers compute between the pages that they read and those that they write.
+"""Sections: computation in tile registers between the pages that are unpacked and those that are packed.
 
 A section is a graph of operations on one page's place: reads of pages, numbers, functions. Its places are those of the
 pages of its result, row by row. As many places are done at a time as the registers have room for.
@@ -89,7 +89,7 @@ class Number(Node):
 
 @dataclass(eq=False)
 class Read(Node):
-    """A page of a tile: `page` is its number at a place (row of places, column)."""
+    """A page of a tile: `page` is its number at a position (row of positions, column)."""
 
     held: Held
     page: Callable[[AffineExpr, AffineExpr], AffineExpr]
@@ -138,7 +138,8 @@ class Bits(Node):
 
 
 def carrier_of(dtype: DType) -> DType:
-    """The type in which registers hold numbers of a type: bools are 0 or 1 of f32, and places in an array fit i32."""
+    """The type in which registers hold numbers of a type: bools are 0 or 1 of f32, and positions in an array fit
+    i32."""
     if dtype.is_float or dtype.is_bool:
         return dtypes.f32
     return dtypes.u32 if dtype.kind == "u" else dtypes.i32
@@ -250,7 +251,7 @@ def rounded(node: Node, dtype: DType) -> Node:
 
 
 def padding_of(node: Node, side: int) -> Padding:
-    """What a graph gives where what it reads is beyond its tiles: along rows (`side` 0) or columns (1)."""
+    """The value of a graph on padding: along rows (`side` 0) or columns (1)."""
     found: dict[Node, Padding] = {}
     for each in _nodes_of(node):
         found[each] = _padding(each, side, [found[operand] for operand in each.operands])
@@ -258,7 +259,7 @@ def padding_of(node: Node, side: int) -> Padding:
 
 
 def _padding(node: Node, side: int, values: Sequence[Padding]) -> Padding:
-    """The same of a node, by what its operands give."""
+    """The value of a node on padding, from those of its operands."""
     if isinstance(node, Number):
         return node.value
     if isinstance(node, Read):
@@ -302,7 +303,7 @@ def _applied(node: Apply, values: Sequence[Padding]) -> Padding:
 
 @dataclass(frozen=True)
 class _Step:
-    """A node, and the registers (in units of places done at a time) of its result and its operands."""
+    """A node, and the registers (in units of positions done at a time) of its result and its operands."""
 
     node: Node
     slot: int
@@ -311,7 +312,7 @@ class _Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """The order in which a graph is computed, and how many registers a place takes."""
+    """The order in which a graph is computed, and how many registers a position takes."""
 
     steps: tuple[_Step, ...]
     registers: int
@@ -376,7 +377,7 @@ def spilled(root: Node, registers: int) -> Node:
 
 
 def replaced(root: Node, node: Node, other: Node) -> Node:
-    """A graph with another node in the place of one."""
+    """A graph with another node in place of one."""
     memo: dict[Node, Node] = {node: other}
     for each in producers_first([root], lambda inner: inner.operands, memo):
         memo[each] = _with_operands(each, [memo[operand] for operand in each.operands])
@@ -405,7 +406,7 @@ def _with_operands(node: Node, operands: Sequence[Node]) -> Node:
 
 
 def _nodes_of(root: Node) -> list[Node]:
-    """The nodes of a graph, each behind its operands."""
+    """The nodes of a graph, each after its operands."""
     return list(producers_first([root], lambda node: node.operands))
 
 
@@ -438,7 +439,7 @@ def matrix_operands(node: Node) -> tuple[Read, Read] | None:
 
 @dataclass(frozen=True)
 class Places:
-    """Some of the places of a result: rows of places and columns, from `first` on."""
+    """Some of the positions of a result: rows of positions and columns, from `first` on."""
 
     rows: tuple[int, int]
     columns: tuple[int, int]
@@ -446,7 +447,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Target:
-    """A queue that a section packs to, and the number of the page of a place."""
+    """A queue that a section packs to, and the number of the page of a position."""
 
     queue: SSAValue
     page: Callable[[AffineExpr, AffineExpr], AffineExpr]
@@ -455,7 +456,7 @@ class Target:
 def emit_section(
     threads: Threads, root: Node, targets: Sequence[Target], places: Places, is_flat: bool, registers: int
 ) -> None:
-    """Compute a graph at some places, and pack it. `registers`: how many there are."""
+    """Compute a graph at some positions, and pack it. `registers`: how many there are."""
     plan = plan_of(root)
     most = max(1, registers // plan.registers)
     (first_row, rows), (first_column, columns) = places.rows, places.columns
@@ -486,7 +487,7 @@ def _split(place: AffineExpr, columns: int, first_row: int) -> tuple[AffineExpr,
 
 
 def _chunks(threads: Threads, extent: int, most: int) -> Iterator[tuple[AffineExpr, int]]:
-    """Beginnings and sizes of parts of at most `most` places: in a loop, then what remains behind it."""
+    """Beginnings and sizes of parts of at most `most` places: in a loop, then what remains after it."""
     exact = max(n for n in range(1, min(most, extent) + 1) if extent % n == 0)
     size = exact if 2 * exact > min(most, extent) else min(most, extent)
     trips, left = divmod(extent, size)
@@ -566,7 +567,7 @@ def _numbers(values: Sequence[float]) -> ArrayAttr[FloatAttr]:
 
 
 def page_at(shape: Sequence[int], form: Form) -> Callable[[AffineExpr, AffineExpr], AffineExpr]:
-    """The number of the page of a tile at a place, row by row of places."""
+    """The number of the page of a tile at a position, row by row of positions."""
     _, rows, columns = page_counts(shape, form)
     if not form.turned:
         return lambda row, column: plus(times(row, columns), column)
@@ -574,7 +575,8 @@ def page_at(shape: Sequence[int], form: Form) -> Callable[[AffineExpr, AffineExp
 
 
 def coordinates(shape: Sequence[int], form: Form) -> Callable[[int, AffineExpr, AffineExpr], AffineExpr]:
-    """The coordinate of a dim of a tile at a place: in pages along rows and columns, in elements of the other dims."""
+    """The coordinate of a dim of a tile at a position: in pages along rows and columns, in elements of the other
+    dims."""
     _, rows, _ = page_counts(shape, form)
     outer = form.outer(len(shape))
 

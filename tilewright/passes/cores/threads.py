@@ -1,4 +1,4 @@
-"""Writes the threads of a program for a grid of cores side by side: loops in all of them, and what each one does.
+"""Builder of the threads of a core program: emits loops into all threads, and operations into each.
 
 Positions are affine expressions over numbered roots: root 0 is the row of a core, root 1 its column, and each loop has
 one more. A thread has its own counter for each loop, so an expression becomes operands when an operation is added to a
@@ -34,7 +34,7 @@ class Scope:
 
 
 class Threads:
-    """The threads of a program. `at`: where each goes on; `location`: where what is added is from. With one mover, it
+    """The threads of a program. `at`: where each continues; `location`: where what is added is from. With one mover, it
     does what the writer would do, too."""
 
     def __init__(self, shape: tuple[int, int], movers: int = 2) -> None:
@@ -55,7 +55,7 @@ class Threads:
 
     @property
     def roles(self) -> list[str]:
-        """Those of the threads that there are."""
+        """The roles of the program's threads."""
         return [*dict.fromkeys(self._runs.values())]
 
     # ---- declarations -----------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class Threads:
         self.scopes.append(scope)
 
     def otherwise(self) -> None:
-        """What follows is done where the number is not 0."""
+        """Emit the following operations into the branch for numbers other than 0."""
         for role, op in self.scopes[-1].loops.items():
             self.at[role] = op.regions[1].block
 
@@ -236,7 +236,7 @@ def symbols_in(expression: AffineExpr) -> set[int]:
 
 
 def with_symbols(expression: AffineExpr, replaced: Callable[[int], AffineExpr]) -> AffineExpr:
-    """An expression with other expressions for its symbols, and sums and products of numbers done."""
+    """An expression with other expressions for its symbols, and sums and matmuls of numbers done."""
     if isinstance(expression, AffineBinaryOpExpr):
         left, right = (with_symbols(e, replaced) for e in (expression.lhs, expression.rhs))
         return combined(expression.kind, left, right)
@@ -254,7 +254,7 @@ def with_dims(expression: AffineExpr, replaced: Callable[[int], AffineExpr]) -> 
 
 
 def combined(kind: AffineBinaryOpKind, left: AffineExpr, right: AffineExpr) -> AffineExpr:
-    """A sum, product, quotient or remainder, without what changes nothing."""
+    """A sum, matmul, quotient or remainder, without what changes nothing."""
     one = AffineExpr.constant(1)
     if kind == AffineBinaryOpKind.Add and ZERO in (left, right):
         return right if left == ZERO else left

@@ -1,8 +1,8 @@
-"""Multiply integers by a matrix unit that multiplies floats alone: digit by digit.
+"""Expand integer matmuls into matmuls of 8-bit digits, for a matrix unit of floats.
 
-Operands are cut into digits of a few bits, which are floats of 16 bits without a loss. A product of digits is a sum of
+Operands are cut into digits of a few bits, which are floats of 16 bits without a loss. A matmul of digits is a sum of
 integers that a float of 32 bits holds exactly, as long as the sums of all digits of one weight stay below 2^24; digits
-are as wide as that allows. What weighs 2^32 or more is left out: integers wrap around. It takes 10 products of 16 bits
+are as wide as that allows. What weighs 2^32 or more is left out: integers wrap around. It takes 10 matmuls of 16 bits
 where digits have 8, which is a tenth of what the vector unit would take, element by element.
 
 Before:
@@ -132,7 +132,7 @@ def _expand(op: tile.DotOp) -> None:
 
 @dataclass
 class _Made:
-    """Operations that are put before a product of integers of a type."""
+    """Operations that are put before a matmul of integers of a type."""
 
     before: tile.DotOp
     dtype: DType
@@ -151,8 +151,8 @@ class _Made:
         return found
 
     def products(self, left: list[SSAValue], right: list[SSAValue]) -> list[SSAValue]:
-        """For each weight the sum of the products of digits whose places add up to it. Each digit of the left operand
-        is done with before the next one is needed."""
+        """For each weight the sum of the matmuls of digits whose places add up to it. Each digit of the left operand is
+        done with before the next one is needed."""
         type = tensor(ArrayType(array_type(self.before.result).shape, dtypes.f32))
         sums = [self._add(tile.FullOp.make([], {"value": 0.0}, [type]))] * len(left)
         for place, digit in reversed([*enumerate(left)]):

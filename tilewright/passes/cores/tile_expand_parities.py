@@ -1,4 +1,4 @@
-"""Combine bools by exclusive or, which says whether an odd number of them holds: count them, and take the last bit.
+"""Expand exclusive-or reductions of bools into the parity of a count.
 
 Before:
     func.func @main(%x: tensor<4x8xi1>) -> tensor<4xi1> {

@@ -1,4 +1,4 @@
-"""Find the largest elements of a line by a sort of it, with the places that they came from.
+"""Expand top-k into a sort with indices.
 
 Before:
     func.func @main(%x: tensor<4x8xf32>) -> (tensor<4x3xf32>, tensor<4x3xi64>) {

@@ -1,4 +1,4 @@
-"""What passes ask about tile operations on their way to a grid of cores."""
+"""Queries on tile operations during lowering to a grid of cores."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ PLACEWISE = (tile.MapOp, tile.CastOp, tile.BitcastOp, tile.BroadcastOp, tile.Ful
 
 
 def storage_format(dtype: DType) -> str:
-    """The format of pages that hold numbers of a type; bools and places in arrays have none of their own."""
+    """The format of pages that hold numbers of a type; bools and positions in arrays have none of their own."""
     if dtype.is_bool:
         return "bf16"
     return dtype.name if dtype in (dtypes.bf16, dtypes.f16) else carrier_of(dtype).name
 
 
 def stored_format(ref: SSAValue) -> str:
-    """The format of an array's pages: the one that its type says, or that of its elements."""
+    """The format of an array's pages: the one that its type states, or that of its elements."""
     type = tile.ref_type(ref)
     return type.layout.data or storage_format(type.dtype)
 
@@ -167,8 +167,8 @@ def is_vague(value: SSAValue) -> bool:
 
 
 def is_anchored(value: SSAValue, known: dict[SSAValue, bool]) -> bool:
-    """Whether a tile has something in it that lies in pages, and not only numbers that are made anywhere. The answers
-    for it and for what it is computed from are kept in `known`."""
+    """Whether a tile has something in it that is in pages, and not only numbers that are made anywhere. The answers for
+    it and for what it is computed from are kept in `known`."""
     for tile_value in producers_first([value], _anchoring_operands, known):
         operands = _anchoring_operands(tile_value)
         is_made_anywhere = isinstance(tile_value.owner, tile.IotaOp | tile.FullOp)
@@ -177,7 +177,7 @@ def is_anchored(value: SSAValue, known: dict[SSAValue, bool]) -> bool:
 
 
 def _anchoring_operands(value: SSAValue) -> Sequence[SSAValue]:
-    """The operands of which one must lie in pages for a tile to."""
+    """The operands of which one must be in pages for a tile to."""
     op = value.owner
     is_placewise = isinstance(op, (*PLACEWISE, *RELABELS)) or (isinstance(op, Operation) and is_unit_reshape(op))
     return op.operands if isinstance(op, Operation) and is_placewise else ()
@@ -202,7 +202,7 @@ def changes_nothing(value: SSAValue, fn: str) -> bool:
 
 
 def narrower(value: SSAValue, shared: set[SSAValue]) -> SSAValue:
-    """What a float of 32 bits was before it was made one, where that has 16."""
+    """The 16-bit source of a float of 32 bits, if it was converted from one."""
     op = value.owner
     if isinstance(op, tile.TransposeOp) or value in shared:
         return value
@@ -267,7 +267,7 @@ def reduced_form(form: Form, op: tile.ReduceOp) -> Form:
 
 
 def sums_of(op: tile.ForOp) -> dict[int, tile.DotOp]:
-    """The carried tiles that are sums of products, from zero on, which nothing else reads in the loop."""
+    """The carried tiles that are sums of matmuls, from zero on, which nothing else reads in the loop."""
     found: dict[int, tile.DotOp] = {}
     last = op.body.block.last_op
     for position, argument in enumerate(op.body.block.args[1:]):

@@ -1,8 +1,8 @@
-"""Turn kernels into programs for a grid of cores: threads that read, compute and write, and the queues between them.
+"""Lower kernels to core programs: reader, compute and writer threads, and the queues between them.
 
 Points of the grid are dealt to cores. A window of an array that is made of whole pages is fetched, any other is
 gathered element by element; what is computed from pages place by place is one section of the tile registers, as large
-as they have room for; what products, reductions and stores take is in queues. A sum of products over a loop is added up
+as they have room for; what matmuls, reductions and stores take is in queues. A sum of matmuls over a loop is added up
 in the core's memory by the packer.
 
 Before:
@@ -122,8 +122,8 @@ class TileLowerToCoresPass:
 
 
 class _Lowering:
-    """One kernel. `sums`: products that are added up over a loop, the queues of their sums, and the counters of loops
-    of more than one trip."""
+    """One kernel. `sums`: matmuls that are added up over a loop, the queues of their sums, and the counters of loops of
+    more than one trip."""
 
     def __init__(self, unit: Unit, kernel: tile.KernelOp, grid: CoreGrid, options: TileLowerToCoresPass) -> None:
         self.unit, self.kernel, self.grid = unit, kernel, grid
@@ -250,7 +250,7 @@ class _Lowering:
         add(cores.WRITER, cores.PopOp, [held.queue], {"pages": held.pages})
 
     def _stored(self, op: tile.StoreOp, form: Form, window: Window | None) -> Held:
-        """What is stored, in a queue to the writer. What was computed further out is not stored here."""
+        """The stored tile, in a queue to the writer. Tiles computed in an outer block are not stored here."""
         type, array = array_type(op.value), tile.ref_type(op.destination)
         format = stored_format(op.destination)
         # Numbers that share an exponent share it with what is beyond the array.
@@ -275,7 +275,7 @@ class _Lowering:
         return self.tiles.waited(Held(queue, form, type, scope), cores.WRITER, at_end=False)
 
     def _as_rows(self, op: tile.StoreOp, form: Form) -> Held:
-        """What is stored, as rows in a queue to the writer."""
+        """The stored tile, as rows in a queue to the writer."""
         tiles = self.tiles.held(op.value, form)
         scope = self.tiles.scopes[block_of(op)]
         queue = self.threads.queue(stored_format(op.destination), self.tiles.capacity(tiles.pages, scope, self.buffers))
@@ -363,7 +363,7 @@ class _Lowering:
             if array_type(operand).dtype == dtypes.f32:
                 self._remark("operands of f32 are cut to tf32", "the matrix unit multiplies nothing wider")
             elif not array_type(operand).dtype.is_float:
-                raise refuse(op, f"a product of {array_type(operand).dtype} does not run on a grid of cores")
+                raise refuse(op, f"a matmul of {array_type(operand).dtype} is not supported on a grid of cores")
         held_left = self.tiles.held(left, Form(0, 1), (None, 0.0))
         turned = self.tiles.natural(right).rows == 1 and self._is_paged(right)
         form = Form(1, 0, turned=True) if turned else Form(0, 1)
@@ -384,7 +384,7 @@ class _Lowering:
 
     def _for(self, op: tile.ForOp) -> None:
         """What a loop carries is in queues with room for two tiles: the present one is read while the next one is
-        computed. A sum of products is in the pages that it is added up in."""
+        computed. A sum of matmuls is in the pages that it is added up in."""
         block, trips = op.body.block, int(op.trips.value.data)
         arguments = block.args[1:]
         sums = {} if op.end is not None else sums_of(op)
@@ -428,7 +428,7 @@ class _Lowering:
             self._gather(shared, [queues[position] if position in sums else None for position in range(len(arguments))])
 
     def _gather(self, shared: Shared, sums: Sequence[SSAValue | None]) -> None:
-        """What cores that share a loop have found comes together at one, which alone goes on. Sums of products are in
+        """What cores that share a loop have found comes together at one, which alone continues. Sums of matmuls are in
         queues to the writer already."""
         partials: list[Held] = []
         for result, queue in zip(shared.loop.results, sums, strict=True):

@@ -1,6 +1,6 @@
-"""Equal loads of an array that a kernel only reads are one: each takes a queue of the core.
+"""Merge equal loads of read-only arrays: each load takes a queue of the core.
 
-Loads that a product multiplies stay apart: a product takes its operands from queues in an order of its own.
+Loads that a matmul multiplies stay apart: a matmul takes its operands from queues in an order of its own.
 
 Before:
     func.func @main(%x: tensor<32x32xf32>) -> tensor<32x32xf32> {
@@ -67,7 +67,7 @@ def _share(block: Block, read_only: set[SSAValue]) -> None:
 
 
 def _is_multiplied(op: tile.LoadOp) -> bool:
-    """Whether a product reads what is loaded, or a transpose of it."""
+    """Whether a matmul reads what is loaded, or a transpose of it."""
     pending, seen = [op.result], set[SSAValue]()
     while pending:
         value = pending.pop()

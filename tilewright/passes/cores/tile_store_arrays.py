@@ -1,4 +1,4 @@
-"""Store arrays as the user asked for, in formats and in memories of cores: the types of kernels' arrays say so.
+"""Apply the requested storage formats and placements to the array types of kernels.
 
 A kernel that is called with arrays of several kinds is copied. Pages of block floats are read and written as a whole
 then. A result that is stored otherwise than the array that it is gets a kernel of its own, which moves the pages.
@@ -140,7 +140,7 @@ def _stored_as(unit: Unit, number: int, value: SSAValue) -> Stored:
         raise _refused(value, error.message) from None
     inputs = len(unit.main.body.block.args)
     what = f"input {number}" if number < inputs else f"output {number - inputs}"
-    unit.remarks.append(Remark(TileStoreArraysPass.name, what, f"stored as {text}", "asked for"))
+    unit.remarks.append(Remark(TileStoreArraysPass.name, what, f"stored as {text}", "requested"))
     return Stored(asked.format, ROW_MAJOR if asked.by_rows else "" if placement is None else str(placement))
 
 
@@ -156,12 +156,12 @@ def spread(value: SSAValue, kind: Stored, found: dict[SSAValue, Stored]) -> None
     if isinstance(value.owner, array.ReshapeOp):
         spread(value.owner.operands[0], kind, found)
     elif isinstance(value.owner, array.WhileOp | array.IfOp):
-        raise _refused(value, f"what control flow gives is not stored as {kind}")
+        raise _refused(value, f"results of control flow are not stored as {kind}")
     for use in value.uses:
         if isinstance(use.operation, array.ReshapeOp):
             spread(use.operation.results[0], kind, found)
         elif isinstance(use.operation, array.WhileOp | array.IfOp | array.YieldOp):
-            raise _refused(value, f"what takes part in control flow is not stored as {kind}")
+            raise _refused(value, f"operands of control flow are not stored as {kind}")
 
 
 def _refused(value: SSAValue, what: str) -> UnsupportedOnTargetError:

@@ -1,4 +1,4 @@
-"""Accesses in the branches of a choice have indices outside of their array where the branch is not taken.
+"""Mask memory accesses in the branches of a select: lanes of the branch that is not taken get an index out of bounds.
 
 Both branches are computed where a choice is made element by element. A store of a branch that is not taken must not
 touch the array: another grid point may store there at the same time. Nor may a load of an array that is stored to.

@@ -1,6 +1,6 @@
-"""What of a product's operands beyond their arrays nothing reads: rows of the left one, columns of the right one.
+"""Padding of matmul operands that no result depends on: rows of the left one, columns of the right one.
 
-A row of a product is made of that row of the left operand alone, and a column of that of the right one. Where results
+A row of a matmul is made of that row of the left operand alone, and a column of that of the right one. Where results
 are only stored, those beyond the array that an operand is loaded from go nowhere: what is there may be anything.
 """
 
@@ -22,7 +22,7 @@ _PLACEWISE = (tile.MapOp, tile.CastOp)
 @dataclass(frozen=True)
 class _Along:
     """How places of a tile along one of its dims are places of an array: the array's size there, and what is added to a
-    place of the tile: a constant, and sums of indices."""
+    position of the tile: a constant, and sums of indices."""
 
     size: int
     constant: int
@@ -30,7 +30,7 @@ class _Along:
 
 
 def unread_dims(kernel: tile.KernelOp) -> dict[tile.LoadOp, set[int]]:
-    """Of loads whose tiles only a product takes, the dims of the tile along which nothing reads what is beyond the
+    """Of loads whose tiles only a matmul takes, the dims of the tile along which nothing reads what is beyond the
     array."""
     found: dict[tile.LoadOp, set[int]] = {}
     for op in kernel.walk():
@@ -50,8 +50,8 @@ def unread_dims(kernel: tile.KernelOp) -> dict[tile.LoadOp, set[int]]:
 
 
 def _load_of(value: SSAValue, dim: int) -> tuple[tile.LoadOp, int] | None:
-    """The load whose tile a product takes, turned or with other lanes filled on the way, and the load's own dim for one
-    of the product's; None where the tile is used elsewhere, too."""
+    """The load whose tile a matmul takes, turned or with other lanes filled on the way, and the load's own dim for one
+    of the matmul's; None where the tile is used elsewhere, too."""
     while len([*value.uses]) == 1:
         op = value.owner
         match op:
@@ -103,7 +103,7 @@ def _follows(op: Operation, index: int) -> Sequence[SSAValue] | None:
 
 
 def _along(map: AffineMap, symbols: Sequence[SSAValue], shape: Sequence[int], dim: int) -> _Along | None:
-    """Where a tile's places along a dim are in an array; None where they are not along one dim of it alone."""
+    """The array dim that a tile dim runs along; None if there is not exactly one."""
     found: list[_Along] = []
     for expression, size in zip(map.results, shape, strict=True):
         total = linear(expression)

@@ -1,6 +1,6 @@
-"""Turn every group into a tile kernel and a call of it; groups with equal bodies share a kernel.
+"""Lower every group to a tile kernel and a call of it; groups with equal bodies share a kernel.
 
-The tile sizes, and with them the grid, are chosen here from the machine's caches. Lanes of a tile that lie outside an
+The tile sizes, and with them the grid, are chosen here from the machine's caches. Lanes of a tile that are outside an
 array are masked by the load and the store, so sizes that do not divide need nothing more.
 
 Before:

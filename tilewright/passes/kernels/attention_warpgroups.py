@@ -1,9 +1,9 @@
-"""Whether and how warpgroups multiply for attention: a chain of products, queries by keys and weights by values.
+"""Schedule of attention on warpgroups: a chain of matmuls, queries by keys and weights by values.
 
 Queries, keys and values are copied to shared memory by the machine itself. The weights, which are made of the scores in
-registers, are the left operand from there, or, where products add up in tensor memory, from shared memory. Blocks of
+registers, are the left operand from there, or, where matmuls add up in tensor memory, from shared memory. Blocks of
 keys are taken from the last one to the first: which ones a causal mask leaves is then a sum of multiples of indices, as
-are the places of all windows.
+are the positions of all windows.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def chain_of(
     offset: int | None,
     machine: Machine,
 ) -> Chain | None:
-    """How warpgroups do the two products of attention with scores of `shape`; None where they do not. `offset`: row 0
+    """How warpgroups do the two matmuls of attention with scores of `shape`; None where they do not. `offset`: row 0
     sees keys up to that one, row 1 one more; None: all rows see all keys."""
     scores, values = products
     types = operand, operand, array_type(scores.results[0]).dtype.compute

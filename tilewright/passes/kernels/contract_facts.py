@@ -37,26 +37,26 @@ def depth_of(op: array.ContractOp) -> int:
 
 
 def batches_of(op: array.ContractOp) -> int:
-    """Products over the last rows, columns and contracted dimension, or a part of it."""
+    """Matmuls over the last rows, columns and contracted dimension, or a part of it."""
     shape = array_type(op.results[0]).shape
     _, rows, columns = result_dims(op)
     return math.prod(n for d, n in enumerate(shape) if d not in (*rows[-1:], *columns[-1:]))
 
 
 def accumulator_of(dtype: DType) -> DType:
-    """The type that a product with results of a type adds up in."""
+    """The type that a matmul with results of a type adds up in."""
     return dtype.compute
 
 
 def untransposed(value: SSAValue) -> SSAValue:
-    """What a value is a transpose of."""
+    """The source of a transpose."""
     while isinstance(value.owner, array.TransposeOp):
         value = value.owner.operands[0]
     return value
 
 
 def array_behind(value: SSAValue) -> SSAValue:
-    """What a value is a view of, that products of warps see through."""
+    """The source of a view that MMAs read through."""
     while isinstance(value.owner, array.TransposeOp | array.UnfoldOp):
         value = value.owner.operands[0]
     return value

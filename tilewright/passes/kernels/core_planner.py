@@ -128,7 +128,7 @@ class CorePlanner:
 
 
 def _cycles_after(group: array.FusedOp, op: array.ContractOp, grid: CoreGrid) -> float:
-    """Of the vector unit, for what follows one page of the product: functions of arrays of its shape."""
+    """Of the vector unit, for what follows one page of the matmul: functions of arrays of its shape."""
     shape = array_type(op.results[0]).shape
     maps = [each for each in group.body.walk() if isinstance(each, array.MapOp)]
     after = [each for each in maps if array_type(each.results[0]).shape == shape]

@@ -25,8 +25,8 @@ class Stage:
         updates: the operand of the group that it writes its one result over.
         passed: types of results that come before the others: a point of the grid leaves there what the next one along
             the last dimension loads.
-        warps: how many share a point of the grid, where the lowering says it.
-        stages: how many trips of a loop what it multiplies is copied for at a time, where the lowering says it.
+        warps: how many share a point of the grid, where the lowering states it.
+        stages: how many trips of a loop what it multiplies is copied for at a time, where the lowering states it.
     """
 
     grid: tuple[int, ...]

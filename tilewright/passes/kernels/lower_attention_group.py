@@ -59,7 +59,7 @@ class AttentionPlan:
 
     @property
     def warps(self) -> int | None:
-        """How many share a tile, where it is said."""
+        """How many share a tile, where it is declared."""
         return None if self.chain is None else WARPGROUP * self.chain.groups
 
     @property
@@ -235,7 +235,7 @@ class _Kernel:
 
     def _attend_in_a_chain(self, chain: Chain) -> Tile:
         """The quotient, the last block of keys first. The weights of a block are multiplied by its values when the
-        scores of the one before it are being computed, so that neither product waits for the softmax of the other."""
+        scores of the one before it are being computed, so that neither matmul waits for the softmax of the other."""
         builder, dtype = self.builder, self.dtype
         blocks = chain.blocks(self.rows_at[self.plan.row_dim])
         last = self._block(blocks + -1)
@@ -264,7 +264,7 @@ class _Kernel:
         return self._quotient(self._add_values(weights, self._block(Linear()), result), total)
 
     def _block(self, number: Linear) -> Linear:
-        """Where the keys of a block are."""
+        """The positions of the keys of a block."""
         return Linear.of(self.key) + number * self.plan.key_extent
 
     def _rounded(self, weights: Tile) -> Tile:
@@ -275,7 +275,7 @@ class _Kernel:
         return self.builder.dot(weights, self._values(key_at), result, axes, self._atom(1))
 
     def _atom(self, product: int) -> str:
-        """By what a product is done; empty where it is not said."""
+        """By what a matmul is done; empty where it is not declared."""
         return "" if self.plan.chain is None else self.plan.chain.atoms[product]
 
     def _weigh(self, scores: Tile, highest_before: Tile | None) -> tuple[Tile, Tile, Tile]:
@@ -322,7 +322,7 @@ class _Kernel:
         return builder.fill_padding(scores, key_at, self.keys, float("-inf")) if self.keys % self.key.extent else scores
 
     def _apply(self, mask: Causal, at: Coordinates) -> None:
-        """State what the scores behind a causal mask are, those before it being stated."""
+        """State what the scores after a causal mask are, those before it being stated."""
         if mask.choice is None:
             return
         seen = self.builder.pull(mask.choice.operands[1], at)
@@ -332,7 +332,7 @@ class _Kernel:
         self.builder.define(mask.choice.results[0], at, seen)
 
     def _operand(self, op: array.ContractOp, side: int, free: Sequence[Linear], contracted: Linear) -> Tile:
-        """An operand of a product as a tile of the type in which it is multiplied."""
+        """An operand of a matmul as a tile of the type in which it is multiplied."""
         a = op.attributes_of()
         summed, paired = (a["left_contract"], a["left_batch"]) if side == 0 else (a["right_contract"], a["right_batch"])
         batch = self.rows_at[: len(paired)]

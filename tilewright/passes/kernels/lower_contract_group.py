@@ -28,10 +28,10 @@ Step = Callable[[Sequence[SSAValue], Tile], Tile]
 @dataclass(frozen=True)
 class ContractPlan:
     """Tile extents of the result dimensions and of the contracted ones (all but the last are 1). `part`: how much of
-    the last contracted dimension is summed together; the parts are the first result dimension. `operand`: the type
-    that operands are converted to before they are multiplied; None: they are multiplied as they are. `atom`: the name
-    of what multiplies a tile. `warps`, `stages`: as those of `Stage`. `checked`: where the atom's result is not finite,
-    the product is computed again without it."""
+    the last contracted dimension is summed together; the parts are the first result dimension. `operand`: the type that
+    operands are converted to before they are multiplied; None: they are multiplied as they are. `atom`: the name of
+    what multiplies a tile. `warps`, `stages`: as those of `Stage`. `checked`: where the atom's result is not finite,
+    the matmul is computed again without it."""
 
     shape: tuple[int, ...]
     extents: tuple[int, ...]
@@ -58,12 +58,12 @@ class ContractPlan:
 
 
 def contract_of(group: array.FusedOp) -> array.ContractOp:
-    """The matrix product of a `contract` group."""
+    """The matmul of a `contract` group."""
     return next(op for op in group.body.block.ops if isinstance(op, array.ContractOp))
 
 
 def has_more(group: array.FusedOp, op: array.ContractOp | array.ConvolveOp) -> bool:
-    """Whether a group does more with a product's result than to store it."""
+    """Whether a group does more with a matmul's result than to store it."""
     roots = array.yielded(group.body.block)
     return len(roots) > 1 or roots[0] is not op.results[0]
 
@@ -136,7 +136,7 @@ def lower_contract_group(
 
 
 def _is_finite(builder: TileBuilder, total: Tile, ends: Sequence[tuple[Linear, int]]) -> Tile:
-    """Whether all numbers of a tile are finite that lie before the ends of the dims it is cut from: if they are, and
+    """Whether all numbers of a tile are finite that are before the ends of the dims it is cut from: if they are, and
     only then, their differences with themselves have the sum 0."""
     for position, size in ends:
         total = builder.fill_padding(total, position, size, 0)
@@ -225,7 +225,7 @@ def operand_coordinates(
     inner: Sequence[Linear],
     free: Sequence[Linear],
 ) -> Coordinates:
-    """Coordinates of a product's operand of `rank` dimensions: of its batch, contracted and other ones."""
+    """Coordinates of a matmul's operand of `rank` dimensions: of its batch, contracted and other ones."""
     known: Mapping[int, Linear] = dict(zip(batch_dims, batch, strict=True)) | dict(
         zip(contract_dims, inner, strict=True)
     )

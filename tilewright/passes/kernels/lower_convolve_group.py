@@ -1,4 +1,4 @@
-"""Tile kernels around convolutions: `convolve` groups."""
+"""Lowering of `convolve` groups to tile kernels."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def lower_convolve_group(
     indices: Sequence[SSAValue],
     outputs: Sequence[SSAValue],
 ) -> None:
-    """A product of weights (rows) with shifted windows of the image (columns), summed over window positions."""
+    """A matmul of weights (rows) with shifted windows of the image (columns), summed over window positions."""
     op = convolve_of(group)
     a = op.attributes_of()
     image, weights = op.operands

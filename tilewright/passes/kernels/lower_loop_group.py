@@ -1,4 +1,4 @@
-"""Tile kernels for fused loops and reductions (group kind `loop`)."""
+"""Lowering of `loop` groups, fused loops and reductions, to tile kernels."""
 
 from __future__ import annotations
 

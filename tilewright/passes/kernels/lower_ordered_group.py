@@ -1,7 +1,7 @@
 """Tile kernels for operations that need a whole axis at once or in order: `scan`, `sort`, `arg_reduce`, `top_k`.
 
 Long lines of which there are few are cut into parts, which threads share. Of an argument reduction a first kernel takes
-each part for itself, a second one joins what it found. A part of a scan is summed, which brings it into a cache, then
+each part for itself, a second one joins what it found. A part of a scan is summed, which loads it into a cache, then
 scanned from the total that the part before it passes on: memory is read once. Parts depend on the shape and the machine
 alone, and with them the order in which floats are added.
 
@@ -34,7 +34,7 @@ PART_COLUMNS = 64
 
 @dataclass(frozen=True)
 class OrderedPlan:
-    """A tile holds `part` elements along `axis` and lines beside each other: `extents` of the other dimensions. With
+    """A tile holds `part` elements along `axis` and lines next to each other: `extents` of the other dimensions. With
     `reverse`, parts are counted from the far end."""
 
     shape: tuple[int, ...]
@@ -102,7 +102,7 @@ def ordered_stages(group: array.FusedOp, plan: OrderedPlan, in_turns: bool) -> l
 
 @dataclass(frozen=True)
 class _Tiling:
-    """Where a tile's elements are in the whole array: its axes, `along` the one of the operation, and coordinates."""
+    """The coordinates of a tile's elements in the whole array: its axes, `along` the one of the operation."""
 
     along: Axis
     axes: tuple[Axis, ...]
@@ -110,7 +110,7 @@ class _Tiling:
 
     @property
     def kept(self) -> tuple[Axis, ...]:
-        """The axes beside the operation's."""
+        """The axes next to the operation's."""
         return tuple(axis for axis in self.axes if axis is not self.along)
 
     def with_axis(self, dim: int, position: Linear) -> Coordinates:
@@ -135,7 +135,7 @@ def _tiling(plan: OrderedPlan, indices: Values, extent: int) -> _Tiling:
 
 
 def _start(plan: OrderedPlan, counter: SSAValue, extent: int) -> Linear:
-    """Where a part begins, of those that are counted in the order in which they are taken."""
+    """The start of a part; parts are counted in their order of execution."""
     number = Linear.of(counter, -1) + (plan.parts - 1) if plan.reverse else Linear.of(counter)
     return number * extent
 
@@ -190,7 +190,7 @@ def _apply(
 
 
 def _neutral(fn: str, dtype: DType) -> float | int:
-    """What combines with nothing."""
+    """The identity element of the operation."""
     identity = ops.FUNCTIONS[fn].identity
     if identity is None:
         raise CompilerBug(f"`{fn}` has no identity")
@@ -252,7 +252,7 @@ def _best_of_parts(
 
 
 def _part_that_loses(op: array.ArrayOp, plan: OrderedPlan, builder: TileBuilder, tiling: _Tiling) -> Tile:
-    """A part of the operand; what lies beyond its end loses against all elements."""
+    """A part of the operand; what is beyond its end loses against all elements."""
     operand, size = op.operands[0], plan.shape[plan.axis]
     if size % plan.part == 0:
         return builder.pull(operand, tiling.at)

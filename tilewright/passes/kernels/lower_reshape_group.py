@@ -38,7 +38,7 @@ class ReshapePlan:
 
 
 def plan_reshape(group: array.FusedOp, grid: CoreGrid) -> ReshapePlan:
-    """The largest tile whose elements lie in the source without a division, if there is one: of whole pages, it is
+    """The largest tile whose elements are in the source without a division, if there is one: of whole pages, it is
     copied page by page."""
     (root,) = array.yielded(group.body.block)
     shape = array_type(root).shape
@@ -63,7 +63,7 @@ def _smaller(shape: Sequence[int], first: tuple[int, ...]) -> Iterator[tuple[int
 
 
 def _sources(root: SSAValue, shape: Sequence[int], extents: Sequence[int]) -> list[Sum] | None:
-    """Where elements come from, as sums; None where a coordinate would have to be divided."""
+    """Source coordinates of elements, as sums; None if a coordinate would need a division."""
     at = [
         Sum(0, ((d, 1),) if extent > 1 else (), ((d, extent),) if extent < size else ())
         for d, (extent, size) in enumerate(zip(extents, shape, strict=True))

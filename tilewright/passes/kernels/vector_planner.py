@@ -191,7 +191,7 @@ def _atom_of_parts(group: array.FusedOp, op: array.ContractOp, machine: Machine)
 
 
 def product_of(group: array.FusedOp) -> Product:
-    """What the cost model has to know of a `contract` group."""
+    """Facts of a `contract` group for the cost model."""
     op = contract_of(group)
     a = op.attributes_of()
     left, right, result = (array_type(value) for value in (*op.operands, op.results[0]))
@@ -216,7 +216,7 @@ def product_of(group: array.FusedOp) -> Product:
 
 def _right_choices(group: array.FusedOp, op: array.ContractOp) -> tuple[Right, ...]:
     """What can be done with the right operand: an array of the group, seen through transposes, is packed as a whole, or
-    read where it lies where the product's columns are side by side; what the group computes is packed by each tile."""
+    read in place where the matmul's columns are side by side; what the group computes is packed by each tile."""
     value = untransposed(op.operands[1])
     if not isinstance(value, BlockArgument) or op.precision is not None:
         return (Right.ALONE,)
@@ -227,7 +227,7 @@ def _right_choices(group: array.FusedOp, op: array.ContractOp) -> tuple[Right, .
 
 def _lies_along(value: SSAValue, dim: int) -> bool:
     """Whether a value is an array of the group, seen through transposes, whose neighbours in memory are those along a
-    dim: such a left operand is read where it lies."""
+    dim: such a left operand is read in place."""
     while isinstance(value.owner, array.TransposeOp | array.UnfoldOp):
         a, (inner,) = value.owner.attributes_of(), value.owner.operands
         if isinstance(value.owner, array.TransposeOp):
@@ -242,7 +242,7 @@ def _lies_along(value: SSAValue, dim: int) -> bool:
 
 def _reads_array(group: array.FusedOp, op: array.ContractOp) -> bool:
     """Whether the right operand is an array known at run time only, its columns side by side, of the type that the
-    product is computed in: it is read where it lies."""
+    matmul is computed in: it is read in place."""
     right = op.operands[1]
     type = array_type(right)
     if not isinstance(right, BlockArgument) or op.precision is not None:

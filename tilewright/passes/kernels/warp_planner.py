@@ -192,7 +192,7 @@ class WarpPlanner:
 
 
 def _piece_bytes(op: array.ContractOp, operand: int) -> int:
-    """The same of a product in a group, where the operand is an array of the group; else 0."""
+    """The same of a matmul in a group, where the operand is an array of the group; else 0."""
     return piece_bytes(op, operand) if isinstance(array_behind(op.operands[operand]), BlockArgument) else 0
 
 
@@ -218,7 +218,7 @@ def _convolve_by_instructions(group: array.FusedOp, op: array.ConvolveOp, machin
 
 def _registers_of(parts: AttentionParts, operand: DType | None, level: int, machine: Machine) -> int:
     """Registers of a thread for what it holds during the whole loop: its part of the results, and of the queries, which
-    the warps beside it hold as well. Queries that are not rounded are in shared memory, which overflows before."""
+    the warps next to it hold as well. Queries that are not rounded are in shared memory, which overflows before."""
     if operand is None:
         return 0
     lanes, rows = machine.axes["lane"], max(REGISTER_ROWS >> level, LEAST_ROWS)

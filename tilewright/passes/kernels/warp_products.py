@@ -25,8 +25,8 @@ _PIECES_BYTES = (16, 8, 4)
 
 
 def warp_product(op: array.ContractOp, pieces: Sequence[int], machine: Machine) -> WarpProduct:
-    """What the cost model of warps has to know of a product, windows of whose operands can be copied in pieces of some
-    bytes, or cannot where those are 0."""
+    """Facts of a matmul for the cost model of warps; operand windows can be copied in pieces of some bytes, or not if
+    those are 0."""
     left, right, result = (array_type(value) for value in (*op.operands, op.results[0]))
     summed: tuple[int, ...] = op.attributes_of()["left_contract"]
     _, rows, columns = result_dims(op)
@@ -48,7 +48,7 @@ def warp_product(op: array.ContractOp, pieces: Sequence[int], machine: Machine) 
 
 
 def multiplied_as(op: array.ContractOp, machine: Machine) -> DType | None:
-    """The type that warps convert a product's operands to; None: they multiply them as they are."""
+    """The type that warps convert a matmul's operands to; None: they multiply them as they are."""
     return multiplied_type(*multiplied_types(op), accumulator_of(array_type(op.results[0]).dtype), machine)
 
 
@@ -65,7 +65,7 @@ def multiplied_type(left: DType, right: DType, accumulator: DType, machine: Mach
 def piece_bytes(op: array.ContractOp, operand: int) -> int:
     """In pieces of how many bytes windows of an operand can be copied to a buffer and multiplied from there, if it is
     an array, seen through transposes and unfoldings of one of its dims: with aligned rows; one of other than 16 bits
-    lies along the contracted dim. Else 0."""
+    runs along the contracted dim. Else 0."""
     a = op.attributes_of()
     summed: tuple[int, ...] = a["left_contract"] if operand == 0 else a["right_contract"]
     batch: tuple[int, ...] = a["left_batch"] if operand == 0 else a["right_batch"]
@@ -94,7 +94,7 @@ def piece_of_rows(row_bytes: int) -> int:
 
 
 def row_product(op: array.ConvolveOp, machine: Machine) -> WarpProduct:
-    """What the cost model of warps has to know of a convolution that goes row by row of its result, the image by way of
+    """Facts for the cost model of warps of a convolution that runs row by row of its result, with the image in
     registers."""
     image, kernel, result = (array_type(value) for value in (*op.operands, op.results[0]))
     groups = op.attributes_of()["groups"]

@@ -1,7 +1,7 @@
-"""Whether the layouts of a kernel fit the registers of a thread and the shared memory of a block, and if not, the
+"""Check that the layouts of a kernel fit the registers of a thread and the shared memory of a block; otherwise the
 cheapest layouts that do.
 
-Tiles that live at one point of the program share what there is. That no constraint of two tiles can say; so the
+Tiles that live at one point of the program share what there is. That no constraint of two tiles can express; so the
 cheapest answer is checked, and where a point is overfull, one of its tiles must have another layout: whichever, in the
 order of what the whole then costs.
 """
@@ -101,7 +101,7 @@ def _last_use(user: Operation, home: Block, order: Mapping[Operation, int], end:
 
 @lru_cache(maxsize=16384)
 def bytes_of(layout: Layout, item_bytes: int) -> tuple[str, int]:
-    """What a tile takes, and of what: of the registers of each thread, or of the memory of a block."""
+    """The resource that a tile takes, and how much: registers of each thread, or memory of a block."""
     axis = next((axis for axis in layout.axes if is_memory(axis)), None)
     if axis is not None:
         return axis, static(layout.span(axis)) * item_bytes
@@ -112,7 +112,7 @@ def bytes_of(layout: Layout, item_bytes: int) -> tuple[str, int]:
 def overflows(
     alive: list[Lifetime], taken: Callable[[SSAValue], tuple[str, int] | None], limits: Mapping[str, int]
 ) -> list[Overflow]:
-    """The fullest point of each memory that has too little room; `taken` says what a value takes."""
+    """The fullest point of each memory that has too little room; `taken` states what a value takes."""
     found: list[Overflow] = []
     for memory, limit in limits.items():
         sizes = {life: each[1] for life in alive if (each := taken(life.value)) is not None and each[0] == memory}

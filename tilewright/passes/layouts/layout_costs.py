@@ -1,4 +1,4 @@
-"""What the layouts of tiles cost: movements along flows, to and from atoms and memory, and arithmetic.
+"""Costs of tile layouts: relayouts along flows, to and from MMA atoms and memory, and arithmetic.
 
 Each is a value, so that equal costs are found out once; those of movements can be bounded from below without a plan.
 """
@@ -28,7 +28,7 @@ from tilewright.passes.layouts.layout_spaces import Atom
 
 
 class _Movement(ABC):
-    """What it costs to move a tile, once for each trip of the loops around it."""
+    """The cost of a relayout of a tile, once for each trip of the loops around it."""
 
     dtype: DType
     machine: Machine
@@ -54,8 +54,8 @@ class _Movement(ABC):
 
 @dataclass(frozen=True)
 class FlowCost(_Movement):
-    """What a flow costs when its source and target have given layouts: the movement between what the view makes of the
-    one and the other. Equal costs are computed once."""
+    """The cost of a flow for given layouts of source and target: the relayout from the view of the source's layout to
+    the target's. Equal costs are computed once."""
 
     view: View
     combines: str | None
@@ -111,7 +111,7 @@ class FlowCost(_Movement):
 
 @dataclass(frozen=True)
 class OperandCost(_Movement):
-    """What it costs to bring a tile to an operand of an atom."""
+    """The cost of a relayout of a tile to an operand of an MMA atom."""
 
     operand: str
     dtype: DType
@@ -128,7 +128,7 @@ class OperandCost(_Movement):
 
 @dataclass(frozen=True)
 class ResultCost(_Movement):
-    """What it costs to take an atom's result to the layout of the value."""
+    """The cost of a relayout of an atom's result to the layout of the value."""
 
     dtype: DType
     machine: Machine
@@ -143,8 +143,8 @@ class ResultCost(_Movement):
 
 @dataclass(frozen=True)
 class PackingCost:
-    """What it costs an atom to have its right operand from an array: nothing where the array can be packed as a whole
-    for it, else a copy each time."""
+    """The cost of an atom's right operand read from an array: zero if the array can be packed as a whole for it, else a
+    copy each time."""
 
     columns: tuple[int, ...]
     dtype: DType
@@ -160,7 +160,7 @@ class PackingCost:
 
 @dataclass(frozen=True)
 class ComputeCost:
-    """What it costs to compute a tile where it is: an instruction for each register of each warp, copies included."""
+    """The cost of computing a tile in its layout: an instruction for each register of each warp, copies included."""
 
     seconds: float
 
@@ -176,7 +176,7 @@ def instructions(layout: Layout) -> int:
 
 @dataclass(frozen=True)
 class TransferCost:
-    """What it costs to load a tile from a window of memory, or to store it there."""
+    """The cost of a load of a tile from a window of memory, or of a store."""
 
     window: Layout
     dtype: DType
@@ -217,7 +217,7 @@ def _is_free(source: Layout, target: Layout, dtype: DType, machine: Machine) -> 
 
 @lru_cache(maxsize=16384)
 def image(view: View, layout: Layout) -> Layout | None:
-    """Where a view's elements are; None where no layout says it. Threads with nothing but padding, which holds
+    """Where a view's elements are; None where no layout states it. Threads with nothing but padding, which holds
     anything, may not be left out of it: those that a layout does not mention have what the first ones have."""
     try:
         result = view.image(layout)
@@ -234,7 +234,7 @@ def _threads(layout: Layout) -> int:
 
 @lru_cache(maxsize=16384)
 def terms(view: Folded, layout: Layout, combines: str) -> Layout | None:
-    """What a reduction leaves before its terms are combined."""
+    """The layout of a reduction's result before its terms are combined."""
     try:
         return reduce(layout, view.view.dims, combines)
     except LayoutError:

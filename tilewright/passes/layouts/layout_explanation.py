@@ -1,9 +1,9 @@
-"""Why the tiles of a kernel have the layouts that inference gave them, and what others would cost.
+"""Explanation of inferred layouts: the reason for each, and the cost of alternatives.
 
     explanation = explain_layouts(kernel, infer_layouts(kernel, space_of(machine)))
     explanation.values[0].reason.text                 # 'the left operand of the product by `mma.sync, 2 x 2 warps`'
 
-A reason is found from what fixes layouts: pins and atoms of products, then loads and stores. Their layouts are followed
+A reason is found from what fixes layouts: pins and atoms of matmuls, then loads and stores. Their layouts are followed
 along the flows that move nothing. The next best layout of a tile is that of the cheapest assignment in which the tile
 has another one.
 """
@@ -60,7 +60,7 @@ class Movement:
 
 @dataclass(frozen=True)
 class Edge:
-    """What brings a tile from one place to another; `rule` says what the operation asks."""
+    """The relayout of a tile from one layout to another; `rule` states what the operation asks."""
 
     source: str
     target: str
@@ -76,7 +76,7 @@ class Reason:
 
     Attributes:
         kind: `pinned`, `product`, `loaded`, `stored`, `follows` or `compromise`.
-        source: the label of the tile or product that it follows; None where it follows none.
+        source: the label of the tile or matmul that it follows; None where it follows none.
     """
 
     kind: str
@@ -87,7 +87,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Increase:
-    """What an alternative pays more for."""
+    """The items that cost more in an alternative."""
 
     what: str
     seconds: float
@@ -112,7 +112,7 @@ class TileExplanation:
         name: the user's; None where it has none.
         made_by: the operation that makes it.
         layout_name: the catalogue's; None for a layout that is not in it.
-        incoming: the movements that bring it here from the tiles that it is made of.
+        incoming: the movements that load it here from the tiles that it is made of.
         transfers: its movements from and to memory.
         computing_seconds: of the arithmetic that makes it, copies included.
         seconds: of all of these.
@@ -137,7 +137,7 @@ class TileExplanation:
 
 @dataclass(frozen=True)
 class ProductExplanation:
-    """How a product is done: by which atom, and what its operands' way to it costs."""
+    """How a matmul is done: by which atom, and what its operands' way to it costs."""
 
     label: str
     location: SourceLocation | None
@@ -225,7 +225,7 @@ class _Explainer:
         return label if name is None else f"{label} {name}"
 
     def _label(self, variable: int) -> str:
-        """The tile of a variable, or the product whose atom it is."""
+        """The tile of a variable, or the matmul whose atom it is."""
         product = self._product_of.get(variable)
         return self._called(self._value_of[variable]) if product is None else f"atom of {self._called(product.result)}"
 
@@ -269,7 +269,7 @@ class _Explainer:
 
     @cached_property
     def _costs(self) -> list[float]:
-        """What each constraint costs in the solution."""
+        """The cost of each constraint in the solution."""
         values = self.inference.solution.values
         return [self.inference.problem.cost_of(constraint, values) for constraint in self._constraints]
 
@@ -389,7 +389,7 @@ class _Explainer:
         return Alternative(str(value), name, extra, tuple(self._increases(other))[:_LARGEST_INCREASES])
 
     def _increases(self, other: Solution) -> list[Increase]:
-        """What costs more than in the solution, most of it first."""
+        """Constraints that cost more than in the solution, the largest difference first."""
         values, before = other.values, self.inference.solution.values
         found: list[Increase] = []
         for number, constraint in enumerate(self._constraints):
@@ -398,7 +398,7 @@ class _Explainer:
                 continue
             more = self.inference.problem.cost_of(constraint, values) - self._costs[number]
             if more > 0:
-                ends = " to ".join(self._ends(constraint)) if not self._is_product(constraint) else "the product itself"
+                ends = " to ".join(self._ends(constraint)) if not self._is_product(constraint) else "the matmul itself"
                 found.append(Increase(ends, more))
         return sorted(found, key=lambda increase: -increase.seconds)
 
@@ -470,7 +470,7 @@ class _Explainer:
             if isinstance(constraint, Choice) and isinstance(constraint.cost, TransferCost):
                 kind = "stored" if constraint.cost.stores else "loaded"
                 is_best = self._is_least(number, constraint.variable)
-                why = "no layout considered takes less time" if is_best else "what that costs more is saved elsewhere"
+                why = "no layout considered takes less time" if is_best else "the extra cost is saved elsewhere"
                 yield constraint.variable, Reason(kind, f"{kind}: {why}", constraint.origin.location)
 
     def _nearest(self, found: dict[int, Reason]) -> Iterator[tuple[int, Reason]]:

@@ -70,7 +70,7 @@ def _heading(explanation: KernelExplanation) -> Iterator[str]:
     whole = f"{time_text(explanation.seconds)} for one point of the grid"
     yield f"layouts of `{explanation.kernel}` on {explanation.machine}: {whole}"
     parts = (
-        f"products {time_text(explanation.products_seconds)}",
+        f"matmuls {time_text(explanation.products_seconds)}",
         f"arithmetic {time_text(explanation.computing_seconds)}",
         f"transfers {time_text(explanation.transfers_seconds)}",
         f"relayouts {time_text(explanation.relayouts_seconds)}",
@@ -84,7 +84,7 @@ def _heading(explanation: KernelExplanation) -> Iterator[str]:
 
 
 def _in_order(explanation: KernelExplanation) -> list[Entry]:
-    """Tiles in the order of the program, a product before its result."""
+    """Tiles in the order of the program, a matmul before its result."""
     product_of = {product.label: product for product in explanation.products}
     entries: list[Entry] = []
     for each in explanation.tiles:
@@ -98,7 +98,7 @@ def _name(entry: TileExplanation) -> str:
 
 
 def _called(entry: Entry) -> str:
-    return _name(entry) if isinstance(entry, TileExplanation) else f"product {entry.label}"
+    return _name(entry) if isinstance(entry, TileExplanation) else f"matmul {entry.label}"
 
 
 def _seconds(entry: Entry) -> float:
@@ -130,7 +130,7 @@ def _tile(entry: TileExplanation) -> Iterator[str]:
 
 
 def _product(entry: ProductExplanation) -> Iterator[str]:
-    yield _title(f"product {entry.label} by `{entry.atom}`", _seconds(entry))
+    yield _title(f"matmul {entry.label} by `{entry.atom}`", _seconds(entry))
     yield from _field("takes", _times(entry.seconds, entry.trips))
     for edge in entry.operands:
         yield from _field("moved", f"{edge.source} as {edge.rule}: {_movements(edge)}")
@@ -145,14 +145,14 @@ def _title(text: str, seconds: float) -> str:
 
 
 def _line_of(location: SourceLocation | None, own: SourceLocation | None) -> str:
-    """Where a reason comes from, when it is another line than that of the tile."""
+    """The line of a reason, if it is not that of the tile."""
     if location is None or (own is not None and own.line == location.line):
         return ""
     return f" ({PurePath(location.file).name}:{location.line})"
 
 
 def _movements(edge: Edge) -> str:
-    return ", then ".join(map(_movement, edge.movements)) or "nothing moves"
+    return ", then ".join(map(_movement, edge.movements)) or "no data movement"
 
 
 def _movement(movement: Movement) -> str:

@@ -1,9 +1,9 @@
-"""Layouts of all tiles of a kernel: the cheapest, for the cost model, among the layouts worth considering.
+"""Layout inference: the cheapest layouts of all tiles of a kernel under the cost model.
 
     inference = infer_layouts(kernel, space_of(machine))
     inference.layout(value), inference.atom(product)
 
-Each tile is a variable. Its domain grows from the anchors (what products, loads and stores like) along the flows of the
+Each tile is a variable. Its domain grows from the anchors (what matmuls, loads and stores like) along the flows of the
 operations in both directions, nearest first, up to a cap. Where the layouts on both sides of a flow do not correspond,
 the data moves, at the cost that `plan_relayout` gives times the trips of the loops around it. Tiles that are the same
 everywhere, or computed from their coordinates, have no layout: they are made where they are used.
@@ -62,9 +62,9 @@ class Inference:
     Attributes:
         problem: what was asked.
         variables: the variable of each tile that has a layout.
-        products: the variable of each product's atom.
+        products: the variable of each matmul's atom.
         solution: what the solver found and counted.
-        packed: right operands that products read from arrays, which are packed as a whole.
+        packed: right operands that matmuls read from arrays, which are packed as a whole.
         overflows: where the tiles need more registers or memory than there is, whatever their layouts.
     """
 
@@ -83,7 +83,7 @@ class Inference:
         return found
 
     def atom(self, product: tile.DotOp) -> Atom:
-        """How a product is done."""
+        """How a matmul is done."""
         found = self.solution.values[self.products[product]]
         assert isinstance(found, Atom)
         return found
@@ -104,7 +104,7 @@ class _Kernel:
     Attributes:
         pins: the tiles that have to be in a layout.
         free: tiles that have none: they are made where they are used, or read from an array.
-        packed: products whose right operands are windows of arrays that may be packed as a whole.
+        packed: matmuls whose right operands are windows of arrays that may be packed as a whole.
         closed_in: operands of strict pins, into which no data moves, and where the pins are.
         closed_out: results of strict pins, out of which none moves.
     """
@@ -131,7 +131,7 @@ def infer_layouts(
     """The cheapest layouts of a kernel's tiles; `pins` are those that the user wants.
 
     Raises:
-        LayoutConflictError: what products, operations and pins ask contradicts itself.
+        LayoutConflictError: what matmuls, operations and pins ask contradicts itself.
         LayoutRuleError: an operation has no rule.
         LayoutBudgetError: the search was given up.
     """
@@ -187,7 +187,7 @@ def _find_packed(work: _Kernel) -> None:
 
 
 def _find_pins(work: _Kernel) -> None:
-    """What the kernel itself pins. A strict pin is one of its operand too."""
+    """Layouts that the kernel pins. A strict pin pins its operand too."""
     for op, _ in work.ops:
         if not isinstance(op, tile.RelayoutOp) or not is_tile(op.result):
             continue
@@ -208,8 +208,8 @@ def _pin_origin(layout: Layout, place: SourceLocation | None) -> Origin:
 
 
 def _seed(work: _Kernel) -> None:
-    """What pins ask, and what follows from it before anything else takes the room; what products, then loads and
-    stores, like."""
+    """What pins ask, and what follows from it before anything else takes the room; what matmuls, then loads and stores,
+    like."""
     for pin in work.pins:
         work.domains.setdefault(pin.value, {})[pin.layout] = None
         work.types[pin.value] = array_type(pin.value)
@@ -364,7 +364,7 @@ def _misfit(work: _Kernel, pin: _Pin) -> str:
     if isinstance(fits, Reason):
         return str(fits)
     if not is_injective(pin.layout):
-        return "elements share a place"
+        return "elements share an address"
     accepted = work.space.accepts(array_type(pin.value), pin.layout)
     return "" if accepted else f"{work.space.machine.name} does not compute in such registers"
 
@@ -378,7 +378,7 @@ def _add_pin(work: _Kernel, problem: Problem, variable: int, pin: _Pin) -> None:
     problem.pin(variable, pin.layout, pin.origin)
     owner = pin.value.owner
     if in_memory(pin.layout) and isinstance(owner, COMPUTING):
-        problem.choose(variable, _in_registers, Origin("what is computed is in registers", location_of(owner)))
+        problem.choose(variable, _in_registers, Origin("computed values are in registers", location_of(owner)))
     if pin.layout.partial and isinstance(owner, COMPUTING) and not isinstance(owner, tile.ReduceOp):
         problem.choose(variable, _finished, Origin("only a reduction leaves terms of a sum", location_of(owner)))
 
@@ -399,20 +399,20 @@ def _add_product(work: _Kernel, problem: Problem, variables: Mapping[SSAValue, i
     machine = work.space.machine
     number = problem.variable("atom", work.atoms[op])
     where = location_of(op)
-    problem.choose(number, _AtomCost(trips), Origin("the product takes an atom of the machine", where))
+    problem.choose(number, _AtomCost(trips), Origin("the matmul takes an MMA atom of the machine", where))
     if op in work.packed:
         widths = {atom.block.static_shape[1] for atom in work.atoms[op] if atom.block is not None}
         direct = tuple(sorted(columns for columns in widths if reads_its_array(op, columns)))
         packing = PackingCost(direct, array_type(op.right).dtype, machine, trips)
-        problem.choose(number, packing, Origin("the right operand is packed for the product", where))
+        problem.choose(number, packing, Origin("the right operand is packed for the matmul", where))
     for operand, name in zip(op.operands, ("left", "right", "accumulator"), strict=True):
         if operand in variables and not (name == "right" and op in work.packed):
             cost = OperandCost(name, array_type(operand).dtype, machine, trips)
-            edge, text = _closed(work, operand, None, cost, f"the {name} operand of the product")
+            edge, text = _closed(work, operand, None, cost, f"the {name} operand of the matmul")
             problem.relate(variables[operand], number, edge, Origin(text, where))
     if op.result in variables:
         cost_out = ResultCost(array_type(op.result).dtype, machine, trips)
-        edge, text = _closed(work, None, op.result, cost_out, "the result of the product")
+        edge, text = _closed(work, None, op.result, cost_out, "the result of the matmul")
         problem.relate(number, variables[op.result], edge, Origin(text, where))
     return number
 

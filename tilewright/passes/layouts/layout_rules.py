@@ -1,7 +1,7 @@
-"""What each tile operation asks of the layouts of its operands and results.
+"""Layout rules of tile operations: how the layouts of operands and results correspond.
 
-A `Flow` says how the layout of one value follows from that of another when no data moves, in both directions; moving
-data instead costs what `plan_relayout` says. An operation without a rule is an error of its own.
+A `Flow` states how the layout of one value follows from that of another when no data moves, in both directions; moving
+data instead costs what `plan_relayout` states. An operation without a rule is an error of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tilewright.layout.views import Broadcast, Reduce, Reshape, Transpose
 
 
 class View(Protocol):
-    """Layouts of a target that hold the same data at the same places as layouts of a source."""
+    """Layouts of a target that hold the same data at the same positions as layouts of a source."""
 
     def image(self, layout: Layout) -> Layout:
         """The target's layout. Raises LayoutError where there is none."""
@@ -62,9 +62,9 @@ class Window:
         return slice_box(layout, self.starts, self.sizes)
 
     def preimage(self, layout: Layout) -> Layout:
-        """One of those that have it: boxes of the same size beside each other, each in registers of its own."""
+        """One of those that have it: boxes of the same size next to each other, each in registers of its own."""
         if layout.offset or layout.swizzle or not all(kind_of(axis) in _HOLDERS for axis in layout.axes):
-            raise LayoutError("a box does not tell the layout of what it is cut from", help="start from the whole")
+            raise LayoutError("a box does not determine the layout of its array", help="start from the whole")
         start = _registers(layout)
         shard = list(layout.shard)
         for dim, (size, whole) in enumerate(zip(self.sizes, self.source, strict=True)):
@@ -103,7 +103,7 @@ class Scattered:
 
 
 def _registers(layout: Layout) -> int:
-    """Where registers of a thread begin that the layout does not use, in step with those that it does."""
+    """The first registers of a thread that the layout does not use, in step with those that it does."""
     used = [abs(part.stride) * static(part.extent) for part in layout.all_iters if part.axis == "reg"]
     return max(used, default=1)
 
@@ -203,7 +203,7 @@ def flows(op: Operation) -> Iterator[Flow]:
         raise LayoutRuleError(
             f"layout inference has no rule for `{op.name}`",
             location=location_of(op),
-            help="this is a gap in Tilewright: write the value to memory before and after it",
+            help="write the value to memory before and after the operation; layout inference lacks a rule for it",
         )
 
 
@@ -225,7 +225,7 @@ def _elementwise(op: PlainOp) -> Iterator[Flow]:
 
 @_rule(tile.ScanOp)
 def _scan(op: tile.ScanOp) -> Iterator[Flow]:
-    """What a scan starts from is read from memory."""
+    """The initial value of a scan is read from memory."""
     yield Flow(op.operands[0], op.results[0], Same(), "operand and result of a scan are in one layout")
 
 

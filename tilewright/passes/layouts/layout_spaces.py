@@ -1,6 +1,6 @@
-"""Where tile values may live on a kind of machine: the plug-ins of layout inference.
+"""Layout spaces: the candidate layouts of tiles on each kind of machine, plug-ins of layout inference.
 
-A space names the layouts worth considering for a value (`distributions`), and the atoms by which products can be done
+A space names the layouts worth considering for a value (`distributions`), and the atoms by which matmuls can be done
 (`atoms`). Everything else — which of them, and what moves between them — is the solver's.
 """
 
@@ -54,9 +54,9 @@ FAMILIES = (TCGEN05, WGMMA, WGMMA_REGISTERS, MMA, TF32, SCALAR)
 
 @dataclass(frozen=True)
 class Atom:
-    """One way to do a product: the layouts that it wants of its operands and gives its accumulator, and its time.
+    """One way to do a matmul: the layouts that it wants of its operands and gives its accumulator, and its time.
     `block` is the part of the accumulator that a micro-kernel keeps in registers, `instruction` what multiplies
-    matrices for it. One that is `asked` for is for products that name it, no others."""
+    matrices for it. One that is `asked` for is for matmuls that name it, no others."""
 
     name: str
     left: Layout
@@ -72,7 +72,7 @@ class Atom:
 
 
 class Space(Protocol):
-    """What layout inference asks about a machine."""
+    """Queries of layout inference to a machine."""
 
     @property
     def machine(self) -> Machine: ...
@@ -107,7 +107,7 @@ def has_layouts(machine: Machine) -> bool:
 
 
 def space_of(machine: Machine, warps: int = 4, families: Sequence[str] = FAMILIES) -> Space:
-    """The space of a machine, by the axes that it has; `families` are the kinds of products that warps may do.
+    """The space of a machine, by the axes that it has; `families` are the kinds of matmuls that warps may do.
 
     Raises:
         TargetError: the machine computes neither in lanes nor in vectors.
@@ -171,7 +171,7 @@ def matrix_buffer(shape: Sequence[int], bits: int, contiguous_dim: int) -> Layou
     line_bytes = shape[contiguous_dim] * bits // 8
     swizzle = next((span for span in (128, 64, 32) if line_bytes % span == 0), None)
     if swizzle is None:
-        raise LayoutError(f"lines of {line_bytes} bytes are not made of 32", help="use longer ones")
+        raise LayoutError(f"lines of {line_bytes} bytes are not made of 32", help="use longer rows")
     layout = shared_matrix(shape, bits, swizzle, contiguous_dim=contiguous_dim, slowest_dim=contiguous_dim)
     return rename_axis(layout, "mem", SHARED)
 
@@ -231,7 +231,7 @@ class WarpSpace:
     def _tcgen05(
         self, left: ArrayType, right: ArrayType, accumulator: ArrayType, instruction: MatrixAtom
     ) -> Iterator[Atom]:
-        """Each warpgroup takes some of the columns out of tensor memory. Operands of other than 16 bits lie along the
+        """Each warpgroup takes some of the columns out of tensor memory. Operands of other than 16 bits run along the
         depth (PTX ISA, tcgen05.mma, transposes)."""
         bits, groups = left.dtype.bits, self.warps // WARPGROUP
         rows, columns = accumulator.shape
@@ -250,7 +250,7 @@ class WarpSpace:
     def _wgmma(
         self, left: ArrayType, right: ArrayType, accumulator: ArrayType, instruction: MatrixAtom
     ) -> Iterator[Atom]:
-        """Each warpgroup some of the rows. Operands of 8 bits lie along the depth (PTX ISA, wgmma, transposes)."""
+        """Each warpgroup some of the rows. Operands of 8 bits run along the depth (PTX ISA, wgmma, transposes)."""
         bits, groups = left.dtype.bits, self.warps // WARPGROUP
         seconds = 2.0 * prod(left.shape) * right.shape[1] / (instruction.flops_per_cycle * self.machine.clock_hertz)
         if left.shape[0] % (groups * instruction.rows) or right.shape[1] % instruction.columns:
@@ -320,7 +320,7 @@ class VectorSpace:
         return {}
 
     def accepts(self, type: ArrayType, layout: Layout) -> bool:
-        """Vectors lie along one dim. What a reduction leaves in all lanes alike is stored and read again in vectors."""
+        """Vectors run along one dim. What a reduction leaves in all lanes alike is stored and read again in vectors."""
         digits = [(weight, d) for own in layout.shard for weight, d in weighted(fuse_digits(own)) if d.axis == "simd"]
         if any(copy.axis == "simd" for copy in layout.replica) or len(digits) > 1:
             return False

@@ -1,4 +1,4 @@
-"""Where the lanes of a load or store are in its array, and what is known about where they start.
+"""Addresses of the lanes of a load or store, and the known alignment of their start.
 
 The start of a window is arithmetic on grid indices and loop counters, whose ranges are known: as a `Size` of the layout
 algebra it has bounds and a divisor. A divisor that is no multiple of a vector's elements means narrower vectors, never
@@ -45,7 +45,7 @@ def transferred(op: tile.LoadOp | tile.StoreOp) -> SSAValue:
 
 def window_of(op: tile.LoadOp | tile.StoreOp) -> Layout:
     """The tile's place in memory: a stride for each of its dims, and the start as the offset. Dims along which the
-    elements lie anywhere, as in a gather, step from line to line."""
+    elements are anywhere, as in a gather, step from line to line."""
     ref = op.source if isinstance(op, tile.LoadOp) else op.destination
     shape, extents = array_type(transferred(op)).shape, tile.ref_type(ref).shape
     symbols = [_values_of(symbol, f"s{position}") for position, symbol in enumerate(op.symbols)]
@@ -128,7 +128,7 @@ def _combined(kind: AffineBinaryOpKind, left: Size, right: Size) -> Size:
 
 
 def _values_of(symbol: SSAValue, name: str) -> Size:
-    """What an index may be: the counters of the grid and of loops have known ranges, the lanes of a gather none."""
+    """The range of an index: the counters of the grid and of loops have known ranges, the lanes of a gather none."""
     trips = _trips_of(symbol) if isinstance(symbol, BlockArgument) else None
     return _unknown(1) if trips is None else Dim(0, max(0, trips - 1), 1, name)
 

@@ -1,4 +1,4 @@
-"""What the tiles of a kernel are called: as its printed form numbers them, and as the user's source does.
+"""Names of tiles: ids of the printed IR, and variable names of the user's source.
 
 The source is read where it is: the tile that an assignment computes has the name that is assigned to. A tile that a
 loop carries has the name of what it begins with.
@@ -56,7 +56,8 @@ def _numbered(block: Block) -> Iterator[SSAValue]:
 
 
 def _carried(op: tile.ForOp, known: Mapping[SSAValue, str]) -> dict[SSAValue, str]:
-    """Names of the tiles that a loop carries. What begins as one tile is told apart by nothing: it stays nameless."""
+    """Names of the tiles that a loop carries. What begins as one tile is distinguished by nothing: it stays
+    nameless."""
     times = Counter(op.initial)
     found: dict[SSAValue, str] = {}
     for initial, argument, result in zip(op.initial, op.body.block.args[1:], op.results, strict=True):

@@ -1,8 +1,8 @@
-"""Where tile values live and which loop nests compute them.
+"""Assignment of tile values to buffers and to the loop nests that compute them.
 
-Roots (stores, reductions, operands of products, carried tiles) become loop nests; what they need is computed inside
+Roots (stores, reductions, operands of matmuls, carried tiles) become loop nests; what they need is computed inside
 them, element by element. Roots of one shape that do not wait for each other share a nest. A value lands in a buffer
-when it crosses a reduction, a product or a loop, or when it is dear and two nests need it.
+when it crosses a reduction, a matmul or a loop, or when it is dear and two nests need it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CONFLICT_BYTES = 1024
 
 @dataclass(eq=False)
 class Places:
-    """Where the values of one kernel live."""
+    """Storage of the values of one kernel."""
 
     machine: Machine
     top: Block  # buffers are allocated at the start of the parallel region
@@ -52,7 +52,7 @@ class Places:
         return op.results[0]
 
     def padded(self, type: ArrayType) -> ArrayType:
-        """Room for whole register blocks, for values that a product may accumulate into."""
+        """Room for whole register blocks, for values that a matmul may accumulate into."""
         blocks = [block.static_shape for accumulator, block in self.blocks if accumulator == type]
         if not blocks:
             return type

@@ -39,7 +39,7 @@ class Root:
 
 class NestWriter:
     """`places` maps refs and index scalars to the scheduled kernel's, `buffers` tile values to where they are stored;
-    `readable` tells whether a value's buffer is filled before this nest runs."""
+    `readable` indicates whether a value's buffer is filled before this nest runs."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
-"""Loads and stores that an ordered operation does itself, so that no buffer stands between it and an array.
+"""Loads and stores fused into an ordered operation (scan, sort, top-k), without a buffer between it and the array.
 
 An ordered operation (a scan, an argument reduction, a sort, the k largest) works along one axis of its tile. Vectors
 run over the last dim, whether that is the axis or not, so that an access is direct where neighbours along the last dim
-are adjacent in memory. What lies beyond an array must not count: lanes beside the axis are left out with what depends
-on them; lanes on the axis only where they come last or cannot win.
+are adjacent in memory. What is beyond an array must not count: lanes next to the axis are left out with what depends on
+them; lanes on the axis only where they come last or cannot win.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def is_position(op: tile.TileOp, value: SSAValue) -> bool:
 
 
 def _beside(op: tile.TileOp) -> set[int]:
-    """The dims along which an operation's lines lie side by side."""
+    """The dims along which an operation's lines are adjacent."""
     return {d for d in range(array_type(op.operands[0]).rank) if d != axis_of(op)}
 
 
@@ -109,7 +109,7 @@ def _varies(found: Access, dim: int) -> bool:
 
 
 def _ignores_the_rest(op: tile.TileOp, load: tile.LoadOp) -> bool:
-    """Whether elements of the axis that lie beyond the array change no result that lies inside."""
+    """Whether elements of the axis that are beyond the array change no result that is inside."""
     if isinstance(op, tile.ScanOp):
         return load.fill is None and not op.reverse.value.data
     if load.fill is None:
@@ -122,7 +122,7 @@ def _ignores_the_rest(op: tile.TileOp, load: tile.LoadOp) -> bool:
 
 
 def _stays_inside(found: Access, value: SSAValue, may_pass: set[int]) -> bool:
-    """Whether coordinates lie in the ref, or pass its end along one of the given dims, a step at a time."""
+    """Whether coordinates are in the ref, or pass its end along one of the given dims, a step at a time."""
     extents = dict(zip((index.dim for index in found.at), array_type(value).shape, strict=True))
     for form, size in zip(found.forms, found.type.shape, strict=True):
         low_high = None if form is None else _range(form, found.symbols, extents)

@@ -1,5 +1,5 @@
-"""What a product reads instead of its operands: a padded depth is skipped, and a plain window of an array is read where
-it lies."""
+"""Operands that a matmul reads from their source: padding of the depth is skipped, and a plain window of an array is
+read in place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DepthBound = tuple[tile.FillPaddingOp, int]
 
 
 def strip_depth_padding(value: SSAValue, depth_dim: int) -> tuple[SSAValue, DepthBound | None]:
-    """An operand without the zero fill of its depth tail: the product skips those positions instead."""
+    """An operand without the zero fill of its depth tail: the matmul skips those positions instead."""
     bound = depth_bound(value, depth_dim)
     if bound is None:
         return value, None
@@ -44,8 +44,8 @@ def depth_bound(value: SSAValue, depth_dim: int) -> DepthBound | None:
 
 
 def reads_its_array(op: tile.DotOp, columns: int) -> bool:
-    """Whether the right operand of a product is a window of an array that the product reads where it lies, the array
-    being packed as a whole in panels of `columns`."""
+    """Whether the right operand of a matmul is a window of an array that the matmul reads in place, the array being
+    packed as a whole in panels of `columns`."""
     bound, own = depth_bound(op.left, 1), depth_bound(op.right, 0)
     permutation, value = _untransposed(op.right)
     if own is not None and same_bound(bound, own):
@@ -54,7 +54,7 @@ def reads_its_array(op: tile.DotOp, columns: int) -> bool:
 
 
 def _transposed_like(transposed: SSAValue, operand: SSAValue) -> SSAValue:
-    """A transpose on another operand, beside the original."""
+    """A transpose on another operand, next to the original."""
     op = transposed.owner
     if not isinstance(op, tile.TransposeOp):
         return operand
@@ -74,7 +74,7 @@ def _counting(map: AffineMap, dim: int) -> AffineExpr:
 
 
 def same_bound(a: DepthBound | None, b: DepthBound) -> bool:
-    """Whether two operands' depths end at the same place."""
+    """Whether two operands' depths end at the same position."""
     if a is None or a[1] != b[1] or list(a[0].symbols) != list(b[0].symbols):
         return False
     return shifted(a[0].map.data, 0, len(a[0].symbols)) == shifted(b[0].map.data, 0, len(b[0].symbols))
@@ -96,16 +96,16 @@ def with_symbols_from(map: AffineMap, start: int) -> AffineMap:
 
 
 def right_window(value: SSAValue, micro_columns: int, bound: DepthBound | None) -> tuple[tile.LoadOp, AffineMap] | None:
-    """The load behind a right operand that is a plain window of an array starting at a whole panel, and its map from
-    (depth, column)."""
+    """The load that feeds a right operand that is a plain window of an array starting at a whole panel, and its map
+    from (depth, column)."""
     depth = array_type(value).shape[0]
     permutation, value = _untransposed(value)
     return _window(value, permutation, 0, depth, micro_columns, bound)
 
 
 def left_window(value: SSAValue, bound: DepthBound | None, whole: int = 1) -> tuple[tile.LoadOp, AffineMap] | None:
-    """The load behind a left operand that is a plain window of an array with the depth running inside, from a multiple
-    of `whole` rows on and as many, and its map from (row, depth)."""
+    """The load that feeds a left operand that is a plain window of an array with the depth running inside, from a
+    multiple of `whole` rows on and as many, and its map from (row, depth)."""
     rows, depth = array_type(value).shape
     permutation, inner = _untransposed(value)
     found = _window(inner, permutation, 1, depth, whole, bound)
@@ -119,7 +119,7 @@ def left_window(value: SSAValue, bound: DepthBound | None, whole: int = 1) -> tu
 
 
 def any_left_window(value: SSAValue, bound: DepthBound | None) -> tuple[tile.LoadOp, AffineMap] | None:
-    """The load behind a left operand that is a plain window of an array, and its map from (row, depth)."""
+    """The load that feeds a left operand that is a plain window of an array, and its map from (row, depth)."""
     permutation, inner = _untransposed(value)
     return _window(inner, permutation, 1, array_type(value).shape[1], 1, bound)
 
@@ -134,7 +134,7 @@ def _untransposed(value: SSAValue) -> tuple[Sequence[int], SSAValue]:
 def _window(
     value: SSAValue, permutation: Sequence[int], depth_dim: int, depth: int, multiple: int, bound: DepthBound | None
 ) -> tuple[tile.LoadOp, AffineMap] | None:
-    """The load behind a tile whose dim `depth_dim` is `depth` long, if its other dim starts at a multiple."""
+    """The load that feeds a tile whose dim `depth_dim` is `depth` long, if its other dim starts at a multiple."""
     if isinstance(value.owner, tile.CastOp):
         value = value.owner.operands[0]
     load = value.owner
@@ -176,7 +176,7 @@ def _is_overlapping(load: tile.LoadOp, results: Sequence[AffineExpr], shape: Seq
 def _stays_inside(
     load: tile.LoadOp, results: Sequence[AffineExpr], depth_dim: int, depth: int, bound: DepthBound | None
 ) -> bool:
-    """Whether a product may read the array itself: rows and columns beyond the end are zeros there, and it skips depths
+    """Whether a matmul may read the array itself: rows and columns beyond the end are zeros there, and it skips depths
     beyond its bound."""
     if load.fill is not None and decode(load.fill) != 0:
         return False
@@ -199,7 +199,7 @@ def _last_position(constant: int, terms: Sequence[tuple[SSAValue, int]], bound: 
     fill, limit = bound
     start = linear_form(fill.map.data.results[0], (Index(None), Index(None)))
     if start is None:
-        raise CompilerBug("the depth of a product is not linear")
+        raise CompilerBug("the depth of a matmul is not linear")
     beyond = [(fill.symbols[position], -coefficient) for position, coefficient in start.symbols]
     return _span(constant - start.constant, [*terms, *beyond])[1] + limit - 1
 
@@ -258,8 +258,8 @@ def extent_along(map: AffineMap, symbols: Sequence[SSAValue], ref: tile.RefType,
 
 
 def result_store(op: tile.DotOp, columns: int) -> tile.StoreOp | None:
-    """The only use of a product's result if that is a plain window of an array of its type, its columns side by side
-    from a multiple of `columns` on: the product may write it itself."""
+    """The only use of a matmul's result if that is a plain window of an array of its type, its columns side by side
+    from a multiple of `columns` on: the matmul may write it itself."""
     users = [use.operation for use in op.result.uses]
     store = users[0] if len(users) == 1 else None
     if not isinstance(store, tile.StoreOp) or store.parent_block() is not op.parent_block():

@@ -1,9 +1,9 @@
-"""Do what follows a product block by block, each right after the product has computed it.
+"""Interleave the epilogue of a matmul with its register blocks, while each block is in cache.
 
-A product writes its result to a buffer where more is to be done with it than to store it. A whole tile of results
-leaves the nearest cache before the nest that follows reads it again; a register block of them does not. So the product
-and the nest run in turns: panel by panel of the right operand, and in each block by block of rows. The last rows have
-code of their own.
+A matmul writes its result to a buffer where more is to be done with it than to store it. A whole tile of results leaves
+the nearest cache before the nest that follows reads it again; a register block of them does not. So the matmul and the
+nest run in turns: panel by panel of the right operand, and in each block by block of rows. The last rows have code of
+their own.
 
 Before:
     func.func @main(%x: tensor<194x8xf32>, %w: tensor<8x48xf32>, %b: tensor<48xf32>) -> tensor<194x48xf32> {
@@ -155,7 +155,7 @@ class _Block:
 
 
 def _epilogue(dot: scheduled.DotOp, machine: Machine) -> _Epilogue | None:
-    """What is done with a product's result in the nest right after it and nowhere else, if that is elementwise and the
+    """What is done with a matmul's result in the nest right after it and nowhere else, if that is elementwise and the
     result has no room in the nearest cache."""
     rows, columns, depth = dot.shape
     height, width = dot.micro_tile
@@ -184,7 +184,7 @@ def _lanes(layout: str) -> int | None:
 
 
 def _dims_of(nest: scheduled.NestOp, dot: scheduled.DotOp) -> Dims | None:
-    """Along which dims of a product the tiles of a nest run; None where they are not computed at the same place."""
+    """Along which dims of a matmul the tiles of a nest run; None where they are not computed at the same position."""
     found: Dims = {}
     for op in reversed(list(nest.body.block.ops)):
         if isinstance(op, scheduled.EndOp):
@@ -221,7 +221,7 @@ def _before_broadcast(op: tile.BroadcastOp, dims: tuple[int, ...]) -> tuple[int,
 
 @dataclass(frozen=True)
 class _Epilogue:
-    """A product and the nest that alone uses its result; `dims` are those of the nest's tiles."""
+    """A matmul and the nest that alone uses its result; `dims` are those of the nest's tiles."""
 
     dot: scheduled.DotOp
     nest: scheduled.NestOp
@@ -231,7 +231,7 @@ class _Epilogue:
     def interleave(self) -> None:
         block, at = self.dot.parent_block(), self.alloc.parent_block()
         if block is None or at is None:
-            raise CompilerBug("a product outside a block")
+            raise CompilerBug("a matmul outside a block")
         small = ArrayType(self.dot.micro_tile, tile.ref_type(self.dot.accumulator).dtype)
         accumulators = scheduled.AllocOp.make([], {}, [tile.ref(small, scheduled.WORKER)])
         at.insert_op_before(accumulators, self.alloc)

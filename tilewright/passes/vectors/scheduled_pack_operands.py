@@ -1,11 +1,10 @@
-"""Put the right operands of products into panels of the register block's width.
+"""Pack the right operands of matmuls in panels of the register block's width.
 
-A captured array is packed once, when the program is compiled. Any other whose columns are side by side is read where it
-lies, by all rows of a tile or by the first ones, which keep a panel for the others, or packed at the start of the
+A captured array is packed once, when the program is compiled. Any other whose columns are side by side is read in
+place, by all rows of a tile or by the first ones, which keep a panel for the others, or packed at the start of the
 kernel by all threads together, into a shared buffer, before a team barrier: what is predicted to be quickest for the
-rows that meet it. One whose columns lie apart
-or of another type is packed by all threads, but for a few rows that read it along its depth.
-Last, because it needs the register blocks of the products.
+rows that meet it. One whose columns are apart or of another type is packed by all threads, but for a few rows that read
+it along its depth. Last, because it needs the register blocks of the matmuls.
 
 Before:
     func.func @main(%x: tensor<8x4xf32>, %w: tensor<3x4xf32>) -> tensor<8x3xf32> {
@@ -163,16 +162,18 @@ def _pack(
     if constants is None and place == Right.KEPT:
         dot.keep = BoolAttr.from_bool(True)
         unit.remarks.append(
-            Remark("scheduled-pack-operands", subject, "kept by the first rows", "others read it again")
+            Remark("scheduled-pack-operands", subject, "kept by the first rows", "other rows read it again")
         )
         return
     packed[key] = _pack_at_run_time(kernel, source, dtype, depth_dim, column_dim, width)
     dot.operands[1] = packed[key]
-    unit.remarks.append(Remark("scheduled-pack-operands", subject, "packed by all threads", "known at run time only"))
+    unit.remarks.append(
+        Remark("scheduled-pack-operands", subject, "packed by all threads", "an operand known at run time only")
+    )
 
 
 def _place(unit: Unit, dot: scheduled.DotOp, shape: tuple[int, ...], depth_dim: int) -> Right:
-    """Where a product best reads a right operand whose columns are side by side."""
+    """The cheapest source of a right operand whose columns are adjacent."""
     dtype = tile.ref_type(dot.accumulator).dtype
     height, width = dot.micro_tile
     lanes = unit.machine.lanes(dtype)
@@ -185,7 +186,7 @@ def _place(unit: Unit, dot: scheduled.DotOp, shape: tuple[int, ...], depth_dim: 
 
 
 def _instruction(dot: scheduled.DotOp, machine: Machine) -> MatrixAtom | None:
-    """The matrix instruction that does a product, by the types of its operands."""
+    """The matrix instruction that does a matmul, by the types of its operands."""
     types = (tile.ref_type(ref).dtype for ref in (dot.left, dot.right, dot.accumulator))
     return machine.matrix_atom(*types, depth=dot.shape[2])
 
@@ -214,8 +215,8 @@ def _pack_words(
 
 
 def _store_panels(dot: scheduled.DotOp, body: Block, value: SSAValue, width: int) -> None:
-    """Make a nest of `body`, which computes a product's own part of its right operand, write it to panels right before
-    the product, and the product read those."""
+    """Make a nest of `body`, which computes a matmul's own part of its right operand, write it to panels right before
+    the matmul, and the matmul read those."""
     type = array_type(value)
     layout = panel_layout(type.shape, 0, 1, width)
     alloc = scheduled.AllocOp.make([], {}, [tile.ref(type, scheduled.WORKER, str(layout))])
@@ -265,7 +266,7 @@ def _in_words(map: AffineMap, depth_dim: int, group: int) -> AffineMap:
     """A map whose coordinate along the depth counts words: it starts at whole words."""
     form = linear_form(map.results[depth_dim], (Index(0), Index(1)))
     if form is None or any(c % group for c in (form.constant, *(c for _, c in form.symbols))):
-        raise CompilerBug("a product starts inside a word")
+        raise CompilerBug("a matmul starts inside a word")
     expression = AffineExpr.dimension(0) + form.constant // group
     for symbol, coefficient in form.symbols:
         expression = expression + AffineExpr.symbol(symbol) * (coefficient // group)
@@ -274,7 +275,7 @@ def _in_words(map: AffineMap, depth_dim: int, group: int) -> AffineMap:
 
 
 def _reads_along_depth(dot: scheduled.DotOp, depth_dim: int) -> bool:
-    """Whether a product has few rows and operands with the depth inside, the right one of the type that it is computed
+    """Whether a matmul has few rows and operands with the depth inside, the right one of the type that it is computed
     in."""
     right = tile.ref_type(dot.right)
     same_type = right.dtype == tile.ref_type(dot.accumulator).dtype
@@ -341,7 +342,7 @@ def pack_array(
 
 
 def _constant_operands(source: SSAValue, calls: Sequence[array.CallOp]) -> list[tuple[array.CallOp, int]] | None:
-    """The call operands behind a kernel argument if all of them are captured arrays."""
+    """The call operands bound to a kernel argument if all of them are captured arrays."""
     if not isinstance(source, BlockArgument) or not calls:
         return None
     found = [(call, source.index) for call in calls]
@@ -380,7 +381,7 @@ def _pack_constants(
 
 
 def _is_rare(dot: scheduled.DotOp) -> bool:
-    """Whether a product is where the kernel nearly never is: nothing is made for it beforehand."""
+    """Whether a matmul is where the kernel nearly never is: nothing is made for it beforehand."""
     region = dot.parent_region()
     while region is not None:
         parent = region.parent_op()
@@ -391,7 +392,7 @@ def _is_rare(dot: scheduled.DotOp) -> bool:
 
 
 def _pack_alone(dot: scheduled.DotOp) -> None:
-    """Panels of a product's own part of its right operand."""
+    """Panels of a matmul's own part of its right operand."""
     source = tile.ref_type(dot.right).dtype
     dtype = tile.ref_type(dot.accumulator).dtype
     type = ArrayType((dot.shape[2], -(-dot.shape[1] // dot.micro_tile[1]) * dot.micro_tile[1]), source)

@@ -1,4 +1,4 @@
-"""Take the operands of products in parts apart.
+"""Split the operands of matmuls in parts into sums of a narrower type.
 
 Each tile does so with its rows of the left operand, right before it multiplies them, and with its columns of the right
 one where no other tile reads them, or few do. Else all threads take the right operand apart at the start of the kernel,
@@ -183,7 +183,9 @@ class ScheduledSplitOperandsPass:
             for op in list(kernel.walk()):
                 if isinstance(op, scheduled.DotOp) and op.parts is not None:
                     subject = f"operands of {kernel.sym_name.data}"
-                    unit.remarks.append(Remark(self.name, subject, f"in {op.parts_and_scale[0]} parts", "quickest so"))
+                    unit.remarks.append(
+                        Remark(self.name, subject, f"in {op.parts_and_scale[0]} parts", "lowest predicted time")
+                    )
                     if _takes_own_columns(op, unit.threads):
                         _split_right_here(op)
                     else:
@@ -227,8 +229,8 @@ class _Values:
 
     def parts(self, value: SSAValue, count: int, scale: int) -> list[SSAValue]:
         """The bits of a value's parts, which have what they are in the upper half of a word. The first is rounded to
-        nearest, so that the others are of either sign and what their products leave out does not add up; the last has
-        no bits in the lower half, or is no number."""
+        nearest, so that the others are of either sign and what their matmuls leave out does not add up; the last has no
+        bits in the lower half, or is no number."""
         rest = self.map("multiply", value, self.full(float(2**scale), dtypes.f32))
         upper = self.full(-(1 << PART_BITS) & 0xFFFFFFFF, dtypes.u32)
         found: list[SSAValue] = []
@@ -246,8 +248,8 @@ class _Values:
 
 
 def _is_split_beside(dot: scheduled.DotOp, machine: Machine) -> bool:
-    """Whether the product takes its rows apart itself, block by block: where the cost model says so, whole steps of a
-    row lie side by side, and each tile has as many panels."""
+    """Whether the matmul takes its rows apart itself, block by block: where the cost model states it, whole steps of a
+    row are adjacent, and each tile has as many panels."""
     (rows, columns, depth), (height, width) = dot.shape, dot.micro_tile
     panels, blocks = -(-columns // width), -(-rows // height)
     *others, inner = (linear_form(result, (Index(0), Index(1))) for result in dot.left_map.data.results)
@@ -260,7 +262,7 @@ def _is_split_beside(dot: scheduled.DotOp, machine: Machine) -> bool:
 
 
 def _split_left(dot: scheduled.DotOp) -> None:
-    """Make the product read parts of its rows, which a nest before it makes."""
+    """Make the matmul read parts of its rows, which a nest before it makes."""
     height, steps = dot.micro_tile[0], dot.shape[2] // STEP
     blocks = -(-dot.shape[0] // height)
     buffer = ArrayType((blocks, steps, dot.parts_and_scale[0], height, WORDS), dtypes.u32)
@@ -291,7 +293,7 @@ def _takes_own_columns(dot: scheduled.DotOp, threads: int) -> bool:
     while parallel is not None and not isinstance(parallel, scheduled.ParallelOp):
         parallel = parallel.parent_op()
     if parallel is None:
-        raise CompilerBug("a product in parts is in no parallel loop")
+        raise CompilerBug("a matmul in parts is in no parallel loop")
     width, sizes = dot.micro_tile[1], tile.ref_type(dot.right).shape
     depth_dim, column_dim = operand_dims(dot.right_map.data)
     others = [n for d, n in enumerate(sizes) if d not in (depth_dim, column_dim)]
@@ -301,7 +303,7 @@ def _takes_own_columns(dot: scheduled.DotOp, threads: int) -> bool:
 
 
 def _split_right_here(dot: scheduled.DotOp) -> None:
-    """Make the product read parts of its columns, which a nest before it makes."""
+    """Make the matmul read parts of its columns, which a nest before it makes."""
     width, steps, source = dot.micro_tile[1], dot.shape[2] // STEP, dot.right_map.data
     panels = -(-dot.shape[1] // width)
     alloc = _alloc_right(dot, (panels,), steps, scheduled.WORKER)
@@ -319,9 +321,9 @@ def _split_right_here(dot: scheduled.DotOp) -> None:
 
 
 def _split_right(kernel: tile.KernelOp, dot: scheduled.DotOp) -> None:
-    """Make the product read parts of an array, which all threads make at the start of the kernel, panel by panel."""
+    """Make the matmul read parts of an array, which all threads make at the start of the kernel, panel by panel."""
     if not isinstance(dot.right, BlockArgument):
-        raise CompilerBug("the right operand of a product in parts is no array")
+        raise CompilerBug("the right operand of a matmul in parts is no array")
     map = dot.right_map.data
     depth_dim, column_dim = operand_dims(map)
     width, depth = dot.micro_tile[1], dot.shape[2]
@@ -370,7 +372,7 @@ def _right_words(
     window: Callable[[AffineExpr, AffineExpr], tuple[AffineExpr, ...]],
     panel_place: Callable[[AffineExpr, AffineExpr], tuple[AffineExpr, ...]],
 ) -> None:
-    """Append what makes the words of panels: `window` says where the operand has a step of the depth and a column,
+    """Append what makes the words of panels: `window` states where the operand has a step of the depth and a column,
     `panel_place` where `target` has a panel."""
     halves = dot.micro_tile[1] // COLUMNS
     panel, step, half, word, column = (AffineExpr.dimension(d) for d in range(5))
@@ -392,7 +394,7 @@ def in_units(expression: AffineExpr, dim: int, size: int) -> AffineExpr:
     """A coordinate that runs along `dim` from a multiple of `size` on, counted in units of that."""
     form = linear_form(expression, (Index(0), Index(1)))
     if form is None or any(c % size for c in (form.constant, *(c for _, c in form.symbols))):
-        raise CompilerBug("a product in parts starts inside a block")
+        raise CompilerBug("a matmul in parts starts inside a block")
     result: AffineExpr = AffineExpr.dimension(1 - dim) + form.constant // size
     for symbol, coefficient in form.symbols:
         result = result + AffineExpr.symbol(symbol) * (coefficient // size)

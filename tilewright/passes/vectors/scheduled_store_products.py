@@ -1,8 +1,8 @@
-"""Let products in parts write their results where they go.
+"""Store results of matmuls in parts directly to their destination.
 
-A product in parts is looked at before it is used: where it is not all finite it is computed again. So its result is in
-a buffer, which is copied to an array at the end. Where nothing else is done with it and all blocks of the product are
-whole and lie within the array, the product writes the array, block by block, and what looked at the buffer looks there.
+A matmul in parts is looked at before it is used: where it is not all finite it is computed again. So its result is in a
+buffer, which is copied to an array at the end. Where nothing else is done with it and all blocks of the matmul are
+whole and are within the array, the matmul writes the array, block by block, and what looked at the buffer looks there.
 
 Before:
     func.func @main(%x: tensor<64x32xf32>, %w: tensor<32x32xf32>) -> tensor<64x32xf32> {
@@ -91,12 +91,12 @@ class ScheduledStoreProductsPass:
                 if window is not None:
                     window.take_the_place()
                     subject = f"result of {kernel.sym_name.data}"
-                    unit.remarks.append(Remark(self.name, subject, "stored by the product", "nothing else is done"))
+                    unit.remarks.append(Remark(self.name, subject, "stored by the matmul", "no epilogue"))
 
 
 @dataclass(frozen=True)
 class _Window:
-    """Where the result of a product goes, by a nest that copies it from a buffer."""
+    """A nest that copies a matmul's result from its buffer to an array."""
 
     dot: scheduled.DotOp
     alloc: scheduled.AllocOp
@@ -136,7 +136,8 @@ class _Window:
 
 
 def _window_of(dot: scheduled.DotOp) -> _Window | None:
-    """Where the result of a product goes as it is; None where more is done with it, or blocks reach beyond."""
+    """The destination of an unmodified result of a matmul; None if it has other uses, or if blocks reach beyond the
+    array."""
     alloc = dot.accumulator.owner
     if not isinstance(alloc, scheduled.AllocOp) or dot.accumulate.value.data or dot.depth_map is not None:
         return None

@@ -1,8 +1,8 @@
-"""Give every tile value a layout and a place: streamed through registers inside a loop nest, or a buffer.
+"""Assign every tile value a layout and storage: registers inside a loop nest, or a buffer.
 
-Layouts come from layout inference: which dim of a nest is in vectors, how operands of products are packed, which block
-of a product is in registers. The grid becomes a parallel region, products become `scheduled.dot` on buffers. From here
-on every buffer and loop can be seen, so that a target only prints.
+Layouts come from layout inference: which dim of a nest is in vectors, how operands of matmuls are packed, which block
+of a matmul is in registers. The grid becomes a parallel region, matmuls become `scheduled.dot` on buffers. From here on
+every buffer and loop can be seen, so that a target only prints.
 
 Before:
     func.func @main(%x: tensor<4x8xf32>) -> tensor<4xf32> {
@@ -98,7 +98,9 @@ class TileLowerToVectorsPass:
         for kernel in unit.timed_kernels(self.name):
             inferred = infer_layouts(kernel, space_of(unit.machine))
             for product in inferred.products:
-                chosen = Remark(self.name, kernel.sym_name.data, str(inferred.atom(product)), "quickest for its size")
+                chosen = Remark(
+                    self.name, kernel.sym_name.data, str(inferred.atom(product)), "lowest predicted time for its size"
+                )
                 unit.remarks.append(chosen)
             scheduled_kernel = lower_kernel(kernel, unit.machine, inferred)
             block = kernel.parent_block()
@@ -139,7 +141,7 @@ def block_of(atom: Atom) -> Layout:
 
 
 def _drop_pins(kernel: tile.KernelOp, layouts: dict[SSAValue, Layout]) -> None:
-    """A pinned tile is its operand, computed as the pin says."""
+    """A pinned tile is its operand, computed as the pin states."""
     for op in list(kernel.walk()):
         if isinstance(op, tile.RelayoutOp):
             if op.result in layouts:
@@ -150,7 +152,7 @@ def _drop_pins(kernel: tile.KernelOp, layouts: dict[SSAValue, Layout]) -> None:
 
 
 def _cast_operands(kernel: tile.KernelOp, atoms: Mapping[tile.DotOp, Atom], layouts: dict[SSAValue, Layout]) -> None:
-    """Products without a matrix instruction multiply in the accumulator's type: convert their operands first."""
+    """Matmuls without a matrix instruction multiply in the accumulator's type: convert their operands first."""
     for op in list(kernel.walk()):
         block = op.parent_block()
         if not isinstance(op, tile.DotOp) or block is None or atoms[op].instruction is not None:
@@ -174,8 +176,8 @@ def _conflicting_refs(kernel: tile.KernelOp) -> set[SSAValue]:
 
 
 class _Lowering:
-    """Walks over blocks: what lies between two barriers becomes the nests of a segment, the barriers keep their order.
-    Products work in place on their accumulator where nothing else reads it."""
+    """Walks over blocks: what is between two barriers becomes the nests of a segment, the barriers keep their order.
+    Matmuls work in place on their accumulator where nothing else reads it."""
 
     def __init__(self, places: Places, atoms: Mapping[tile.DotOp, Atom]) -> None:
         self.places = places
@@ -258,7 +260,7 @@ class _Lowering:
         return self.places.alloc(self.places.padded(array_type(op.results[number])))
 
     def _dies_in(self, value: SSAValue, op: tile.IfOp) -> bool:
-        """Whether a value computed beside an `if` is read before it and, in it, only element by element of what it
+        """Whether a value computed next to an `if` is read before it and, in it, only element by element of what it
         yields. What has no buffer before is computed from the value wherever it is read."""
         if not isinstance(value.owner, Operation) or value.owner.parent_block() is not op.parent_block():
             return False
@@ -398,7 +400,7 @@ class _Lowering:
         right_map: AffineMap,
         symbols: Sequence[SSAValue],
     ) -> tile.StoreOp | None:
-        """The store that a product does itself: of all it computes, to an array with no more rows and columns than its
+        """The store that a matmul does itself: of all it computes, to an array with no more rows and columns than its
         operands have."""
         height, width = block_of(self.atoms[op]).static_shape
         store = result_store(op, width)
@@ -421,7 +423,7 @@ class _Lowering:
         return store if all(n % block == 0 for n, block in whole) else None
 
     def _accumulator(self, op: tile.DotOp, segment: Segment, carried: Carried) -> tuple[SSAValue, bool]:
-        """The buffer that the product adds to, holding the accumulator's value; False when it starts from zero."""
+        """The buffer that the matmul adds to, holding the accumulator's value; False when it starts from zero."""
         value = op.accumulator
         if isinstance(value.owner, tile.FullOp) and decode(value.owner.value) == 0:
             return self.places.alloc(self.places.padded(array_type(value))), False
@@ -435,7 +437,7 @@ class _Lowering:
         return buffer, True
 
     def _carries(self, op: tile.DotOp, argument: SSAValue, carried: Carried) -> bool:
-        """Whether the product's result is what the next trip gets for `argument`."""
+        """Whether the matmul's result is what the next trip gets for `argument`."""
         block = op.parent_block()
         if block is None or not isinstance(block.last_op, tile.YieldOp) or not isinstance(argument.owner, Block):
             return False
@@ -464,7 +466,7 @@ class _Lowering:
     def _left(
         self, value: SSAValue, segment: Segment, atom: Atom, bound: DepthBound | None, symbols: list[SSAValue]
     ) -> tuple[SSAValue, AffineMap]:
-        """A left operand and its map: the array behind it where that has the depth running inside, else a buffer. A
+        """A left operand and its map: the array that feeds it where that has the depth running inside, else a buffer. A
         matrix instruction reads whole blocks of rows, whatever is in those beyond the operand's."""
         whole = block_of(atom).static_shape[0] if atom.instruction is not None else 1
         in_parts = atom.instruction is not None and atom.instruction.parts > 1
@@ -476,8 +478,8 @@ class _Lowering:
     def _right(
         self, value: SSAValue, segment: Segment, atom: Atom, bound: DepthBound | None, symbols: list[SSAValue]
     ) -> tuple[SSAValue, AffineMap]:
-        """A right operand and its map: the array behind it, to be packed as a whole, else panels of its own. The words
-        of a matrix instruction are made later, from an array or a buffer."""
+        """A right operand and its map: the array that feeds it, to be packed as a whole, else panels of its own. The
+        words of a matrix instruction are made later, from an array or a buffer."""
         block_columns = block_of(atom).static_shape[1]
         direct = right_window(value, block_columns, bound)
         if direct is not None and direct[0].source not in self.places.conflicts:
@@ -487,11 +489,11 @@ class _Lowering:
         return self._pack_right(value, segment, atom.right, block_columns), IDENTITY
 
     def _reads(self, load: tile.LoadOp, operand: ArrayType) -> bool:
-        """Whether a product can read an array as it is."""
+        """Whether a matmul can read an array as it is."""
         return load.source not in self.places.conflicts and tile.ref_type(load.source).dtype == operand.dtype
 
     def _array(self, load: tile.LoadOp, map: AffineMap, symbols: list[SSAValue]) -> tuple[SSAValue, AffineMap]:
-        """The array behind an operand; its map counts on in the product's symbols."""
+        """The array that feeds an operand; its map counts on in the matmul's symbols."""
         start = len(symbols)
         symbols.extend(self.places.outer[s] for s in load.symbols)
         return self.places.outer[load.source], with_symbols_from(map, start)

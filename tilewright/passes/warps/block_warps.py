@@ -1,4 +1,4 @@
-"""How many warps share a grid point of a kernel: the thread block."""
+"""Choice of the number of warps of a thread block."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilewright.machines.machine import Machine, Model
 
 
 def warps_of(kernel: tile.KernelOp, machine: Machine, default: int = 4) -> int:
-    """The warps of a block: those that the kernel declares; without products, enough for its largest tile."""
+    """The warps of a block: those that the kernel declares; without matmuls, enough for its largest tile."""
     if kernel.warps is not None:
         return int(kernel.warps.value.data)
     if machine.model != Model.WARPS or any(isinstance(op, tile.DotOp) for op in kernel.walk()):

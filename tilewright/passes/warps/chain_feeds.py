@@ -1,7 +1,7 @@
-"""The windows that a chain of products reads: products in one loop and beside it, asynchronous ones of warpgroups.
+"""Windows that a chain of matmuls reads: asynchronous MMAs of warpgroups in one loop and around it.
 
-Windows of one array that products read in the same form come after each other, and may be in the same buffers by turns:
-a feed. `Refused` says why a warp that copies cannot do it.
+Windows of one array that matmuls read in the same form come after each other, and may be in the same buffers by turns:
+a feed. `Refused` states why a warp that copies cannot do it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tilewright.passes.warps.operand_rings import Operand
 
 @dataclass
 class Fill:
-    """A window that products read in a buffer: how often it is filled before, of the buffers of its feed, is `number`,
+    """A window that matmuls read in a buffer: how often it is filled before, of the buffers of its feed, is `number`,
     of some indices; the counter of the loop is the first of those that are filled in it."""
 
     operand: Operand
@@ -32,14 +32,14 @@ class Fill:
 
 @dataclass
 class Feed:
-    """The windows of one array that the products read in the same buffers, one after the other. Those of a resident one
+    """The windows of one array that the matmuls read in the same buffers, one after the other. Those of a resident one
     are the same window."""
 
     fills: list[Fill]
     is_resident: bool
 
     def bytes(self, stages: int) -> int:
-        """What its buffers take."""
+        """Bytes of its buffers."""
         ring = self.fills[0].operand.ring(max(2, stages))
         return ring.stage_bytes * (1 if self.is_resident else stages)
 
@@ -50,16 +50,16 @@ class Feed:
 
 
 def loop_of(products: Sequence[scheduled.MmaOp], region: scheduled.ParallelOp) -> tile.ForOp:
-    """The loop that has products, others of which are before and behind it.
+    """The loop that has matmuls, others of which are before and after it.
 
     Raises:
         Refused: there are several, or how many trips it has is not known when the block begins.
     """
     if any(isinstance(op, scheduled.RoleOp) for op in region.body.block.ops):
-        raise Refused("another loop has a warp that copies")
+        raise Refused("another loop already has a producer warp")
     loops = list(dict.fromkeys(op.parent_op() for op in products if op.parent_op() is not region))
     if len(loops) != 1 or not isinstance(loop := loops[0], tile.ForOp) or loop.parent_op() is not region:
-        raise Refused("the products are not in and around one loop")
+        raise Refused("the matmuls are not in and around one loop")
     for product in products:
         wait_of(product)
     _check_trips(loop, region)
@@ -67,16 +67,16 @@ def loop_of(products: Sequence[scheduled.MmaOp], region: scheduled.ParallelOp) -
 
 
 def wait_of(product: scheduled.MmaOp) -> scheduled.MmaWaitOp:
-    """The one wait for a product, beside it.
+    """The one wait for a matmul, next to it.
 
     Raises:
         Refused: there is none, or nothing uses what it gives.
     """
     users = users_of(product.result)
     if len(users) != 1 or not isinstance(wait := users[0], scheduled.MmaWaitOp) or not _are_beside(product, wait):
-        raise Refused("a product is not waited for where it is begun")
+        raise Refused("a matmul is not waited for in the block that issues it")
     if not users_of(wait.result):
-        raise Refused("nothing uses what a product gives")
+        raise Refused("the result of a matmul is unused")
     return wait
 
 
@@ -90,7 +90,7 @@ def users_of(value: SSAValue) -> list[Operation]:
 
 
 def first_use(wait: scheduled.MmaWaitOp) -> Operation:
-    """The first operation beside a wait that uses what it gives, or has one inside that does."""
+    """The first operation next to a wait that uses what it gives, or has one inside that does."""
     block = wait.parent_block()
     assert block is not None
     return min((_beside(user, block) for user in users_of(wait.result)), key=block.get_operation_index)
@@ -106,8 +106,8 @@ def _beside(op: Operation, block: Block) -> Operation:
 
 
 def check_turns(feeds: Sequence[Feed], loop: tile.ForOp, stages: int) -> None:
-    """A window is no longer needed when the one that takes its stage is: a product is waited for where its result is
-    used first, and then its stage is empty. Behind the loop nobody says so.
+    """A window is no longer needed when the one that takes its stage is: a matmul is waited for where its result is
+    used first, and then its stage is empty. After the loop nobody states it.
 
     Raises:
         Refused: two wait for each other.
@@ -119,12 +119,12 @@ def check_turns(feeds: Sequence[Feed], loop: tile.ForOp, stages: int) -> None:
         products = [fill.operand.product for fill in feed.fills if fill.operand.product.parent_block() is block]
         before = [product for product in products if at(product) < at(loop)]
         if len(products) - len(before) > stages:
-            raise Refused(f"behind the loop {len(products) - len(before)} windows share {stages} stages")
+            raise Refused(f"after the loop {len(products) - len(before)} windows share {stages} stages")
         for number, product in enumerate(before):
             used = at(first_use(wait_of(product)))
             later = before[number + stages :]
             if used > at(loop) or (later and used >= at(later[0])):
-                raise Refused("a product's result is used first when its window's stage has to be empty")
+                raise Refused("the result of a matmul is first used after the stage of its window must be free")
 
 
 def _check_trips(loop: tile.ForOp, region: scheduled.ParallelOp) -> None:
@@ -133,17 +133,17 @@ def _check_trips(loop: tile.ForOp, region: scheduled.ParallelOp) -> None:
         return
     form = linear_form(loop.end.data.results[0], ())
     if form is None or any(symbol not in region.body.block.args for symbol in loop.symbols):
-        raise Refused("how many trips the loop has is not known when a block begins")
+        raise Refused("the trip count of the loop is not known at block start")
     coordinates = region.body.block.args
     extents = [region.shape[coordinates.index(symbol)] for symbol in loop.symbols]
     last = [step * (extents[number] - 1) for number, step in form.symbols]
     least, most = (form.constant + sum(pick(0, each) for each in last) for pick in (min, max))
     if least < 0 or most > int(loop.trips.value.data):
-        raise Refused("how many trips the loop has is not its end in all blocks")
+        raise Refused("the trip count of the loop differs between blocks")
 
 
 def feeds_of(products: Sequence[scheduled.MmaOp], loop: tile.ForOp, region: scheduled.ParallelOp) -> list[Feed]:
-    """The windows of all products, those of one array together.
+    """The windows of all matmuls, those of one array together.
 
     Raises:
         Refused: the machine does not copy one, or does not know when.
@@ -158,17 +158,17 @@ def feeds_of(products: Sequence[scheduled.MmaOp], loop: tile.ForOp, region: sche
     inside = [operand for operand in operands if operand.product.parent_op() is loop]
     known = {_alike(operand): operand for operand in inside}
     if len(known) < len(inside):
-        raise Refused("two products of the loop read the same array")
+        raise Refused("two matmuls of the loop read the same array")
     feeds: list[Feed] = []
     for key, own in known.items():
         together = [operand for operand in operands if _alike(operand) == key]
         is_resident = counter not in own.window.load.symbols
         if is_resident and any(_place(operand) != _place(own) for operand in together):
-            raise Refused("a window of the loop stays, and others of its array do not")
+            raise Refused("one window of an array is loop-invariant, another is not")
         fills = [Fill(operand, AffineExpr.constant(0), ()) for operand in together]
         feeds.append(Feed(fills if is_resident else _in_turn(together, loop), is_resident))
     if sum(len(feed.fills) for feed in feeds) < len(operands):
-        raise Refused("a product beside the loop reads an array that those in it do not")
+        raise Refused("a matmul outside the loop reads an array that the loop does not")
     return feeds
 
 
@@ -186,12 +186,12 @@ def _is_computed(side: SSAValue) -> bool:
 
 
 def _alike(operand: Operand) -> object:
-    """What windows have in common that may be in the same buffers."""
+    """Properties that windows in the same buffers share."""
     return operand.is_left, operand.window.load.source, operand.window.type, str(operand.landing.buffer)
 
 
 def _place(operand: Operand) -> object:
-    """Where in its array a window is."""
+    """The offsets of a window in its array."""
     return operand.window.map, tuple(operand.window.load.symbols)
 
 

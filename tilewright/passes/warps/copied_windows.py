@@ -1,9 +1,8 @@
-"""Operands of products that are windows of arrays, and how they can be copied to a buffer without passing through
-registers.
+"""Matmul operands that are windows of arrays, and asynchronous copies of them to shared memory (cp.async).
 
-A product's operand comes from a load, through transposes, relayouts and buffers. Where nothing is computed on the way,
+A matmul's operand comes from a load, through transposes, relayouts and buffers. Where nothing is computed on the way,
 its elements are those of a window of the array, zero beyond the array's end, and a copy by pieces of 4, 8 or 16 bytes
-can bring them. `Refused` says why not.
+can load them. `Refused` gives the reason against it.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ def _transposed(itemsize: int) -> str:
 @dataclass
 class Window:
     """The window of an array that an operand is. `map` takes the operand's index to the array's, `trips` are the
-    buffers that it goes through now, `moves` all operations that bring it, the last first, and `shared` those before
-    them that bring it to others, too."""
+    buffers that it goes through now, `moves` all operations that load it, the last first, and `shared` those before
+    them that load it to others, too."""
 
     load: tile.LoadOp
     map: AffineMap
@@ -69,7 +68,7 @@ class Window:
         dims = tuple(Index(n) for n in range(self.map.num_dims))
         found = [form for e in self.map.results if (form := linear_form(e, dims)) is not None]
         if len(found) < len(self.map.results):
-            raise Refused("its place in the array is not linear")
+            raise Refused("the offset of the window is not linear")
         return found
 
     @property
@@ -101,7 +100,7 @@ class Window:
 
 
 def window_behind(operand: SSAValue, block: Block, is_left: bool, around: Block | None = None) -> Window:
-    """The window that an operand of a product in the block of a loop is. With `around`, the block around the loop, it
+    """The window that an operand of a matmul in the block of a loop is. With `around`, the block around the loop, it
     may be loaded there, and for others, too.
 
     Raises:
@@ -147,13 +146,13 @@ def window_behind(operand: SSAValue, block: Block, is_left: bool, around: Block 
             return replace(window, trips=trips, moves=moves, shared=shared)
         else:
             what = op.name.removeprefix("tile.")
-            raise Refused(f"`{what}` stands between the window of the {side} operand and the product")
+            raise Refused(f"`{what}` stands between the window of the {side} operand and the matmul")
 
 
 def _stored(
     op: scheduled.AllocOp, trips: list[tuple[scheduled.AllocOp, tile.StoreOp]], moves: list[Operation]
 ) -> SSAValue:
-    """What a buffer of one store and one reader holds."""
+    """The value in a buffer with one store and one reader."""
     users = [use.operation for use in op.result.uses]
     stores = [user for user in users if isinstance(user, tile.StoreOp)]
     if len(users) != 2 or len(stores) != 1 or op.stages is not None:
@@ -177,7 +176,7 @@ def _before_transpose(op: tile.TransposeOp, at: Sequence[AffineExpr]) -> list[Af
 
 
 def _before_reshape(op: tile.ReshapeOp, at: Sequence[AffineExpr]) -> list[AffineExpr] | None:
-    """Where a reshape adds or drops dims of size 1."""
+    """Coordinates before a reshape that only adds or drops dims of size 1."""
     source, result = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
     kept = [expression for size, expression in zip(result, at, strict=True) if size != 1]
     if [size for size in source if size != 1] != [size for size in result if size != 1]:
@@ -200,14 +199,14 @@ def _window(op: tile.LoadOp, at: Sequence[AffineExpr], type: ArrayType, side: st
         raise Refused(f"the kernel writes the array of the {side} operand")
     block = op.parent_block()
     if any(isinstance(s.owner, Operation) and s.owner.parent_block() is block and not is_point(s) for s in op.symbols):
-        raise Refused(f"the place of the {side} operand is computed in the loop")
+        raise Refused(f"the offset of the {side} operand is computed in the loop")
     symbols = [AffineExpr.symbol(n) for n in range(len(op.symbols))]
     map = op.map.data.replace_dims_and_symbols(list(at), symbols, type.rank, len(op.symbols))
     return Window(op, map, type)
 
 
 def _check_padding(op: tile.FillPaddingOp, at: Sequence[AffineExpr], window: Window) -> None:
-    """Padding is what lies beyond the array, which copies fill with zeros."""
+    """Padding is what is beyond the array, which copies fill with zeros."""
     symbols = [AffineExpr.symbol(n) for n in range(len(op.symbols))]
     rank = window.type.rank
     map = op.map.data.replace_dims_and_symbols(list(at), symbols, rank, len(op.symbols))
@@ -233,7 +232,7 @@ def _by_value(form: Form | None, symbols: Sequence[SSAValue]) -> object:
 @dataclass(frozen=True)
 class Landing:
     """The layout of a buffer that an operand is copied to, and which thread copies what; none does where the machine
-    copies by itself. `fragment`: the registers that a product takes it to; none where it reads it in the buffer."""
+    copies by itself. `fragment`: the registers that a matmul takes it to; none where it reads it in the buffer."""
 
     buffer: Layout
     threads: Layout | None = None
@@ -241,7 +240,7 @@ class Landing:
 
 
 def landing_of(op: scheduled.MmaOp, operand: SSAValue, window: Window, warps: int, machine: Machine) -> Landing:
-    """Where an operand of a product should be copied to.
+    """The memory to which an operand of a matmul should be copied.
 
     Raises:
         Refused: the instructions that read it cannot do so there, or several lanes would meet in a bank.
@@ -265,7 +264,7 @@ def landing_of(op: scheduled.MmaOp, operand: SSAValue, window: Window, warps: in
 
 
 def matrix_landing(window: Window, depth_dim: int) -> Layout:
-    """The buffer of an operand that the machine multiplies there, which lies as in the array.
+    """The buffer of an operand that the machine multiplies there, which is as in the array.
 
     Raises:
         Refused: no instruction reads it so.
@@ -285,7 +284,7 @@ def _check_banks(threads: Layout, buffer: Layout, piece: int, type: ArrayType, m
     ports = MemoryPorts(memory.banks, memory.bank_bytes, widest_bytes=piece * item)
     access = register_access(threads, buffer, item, ports)
     if access is None or not access.is_ideal or access.vector < piece:
-        raise Refused("lanes would meet in the banks of the memory")
+        raise Refused("lanes would have bank conflicts")
 
 
 def _matrix(window: Window, depth_dim: int) -> Layout:
@@ -307,7 +306,7 @@ def _matrix(window: Window, depth_dim: int) -> Layout:
 
 
 def _matrix_rows(type: ArrayType, along: int) -> Layout:
-    """What one step of an instruction that loads matrices reads: 8 lines of 16 bytes, a lane each (ldmatrix)."""
+    """The addresses of one step of ldmatrix: 8 rows of 16 bytes, a lane each."""
     other = 1 - along
     lines = (Iter(type.shape[other] // 8, type.shape[along], "reg"), Iter(8, 1, "lane"))
     within = (Iter(type.shape[along], 1, "reg"),)

@@ -1,4 +1,4 @@
-"""A warp that has the machine copy what products read, stage after stage: the role, and barriers in memory for it.
+"""The producer role: a warp that issues copies of matmul operands stage by stage, and its mbarriers.
 
 The first symbol of its maps is the trip.
 """
@@ -29,7 +29,7 @@ TRIP = AffineExpr.symbol(0)
 
 def copied_operand(product: scheduled.MmaOp, side: SSAValue, counter: SSAValue, around: Block | None = None) -> Operand:
     """An operand that the machine copies by itself. `counter`: of the loop whose trips it is copied in; `around`: a
-    block whose operations may bring it too.
+    block whose operations may load it too.
 
     Raises:
         Refused: it does not.
@@ -40,7 +40,7 @@ def copied_operand(product: scheduled.MmaOp, side: SSAValue, counter: SSAValue, 
     window = window_behind(side, block, is_left, around)
     others = [symbol for symbol in window.load.symbols if symbol is not counter]
     if not all(is_of_the_block(symbol) or _is_of(symbol, counter) for symbol in others):
-        raise Refused("the place of a window is not known at the beginning of the block")
+        raise Refused("the offset of a window is not known at the start of the block")
     buffer = matrix_landing(window, 1 if is_left else 0)
     boxes_of(window.map, tile.ref_type(window.load.source), buffer)
     return Operand(product, side, window, Landing(buffer))

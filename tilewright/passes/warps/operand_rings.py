@@ -1,4 +1,4 @@
-"""Rings of buffers that operands of products are copied to ahead of them, and what goes when they are."""
+"""Rings of buffers for pipelined copies of matmul operands, and removal of the loads that they replace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FEWEST_BESIDE = 3
 
 
 def described(op: scheduled.MmaOp) -> str:
-    """A product's tile, and by what it is multiplied."""
+    """A matmul's tile, and by what it is multiplied."""
     rows, columns = array_type(op.accumulator).shape
     left = op.left.type
     depth = array_type(left.array if isinstance(left, tile.RefType) else op.left).shape[1]
@@ -29,7 +29,7 @@ def described(op: scheduled.MmaOp) -> str:
 
 @dataclass
 class Operand:
-    """An operand of a product that is copied ahead."""
+    """An operand of a matmul that is copied ahead."""
 
     product: scheduled.MmaOp
     value: SSAValue
@@ -47,13 +47,13 @@ class Operand:
         return scheduled.AllocOp.make([], {"stages": stages}, [type])
 
     def bytes(self, stages: int) -> int:
-        """What a ring takes."""
+        """Bytes of a ring."""
         ring = self.ring(stages)
         return stages * ring.stage_bytes
 
 
 def left_bytes(loop: tile.ForOp, operands: Sequence[Operand]) -> int:
-    """What the other buffers in a loop take at most, and the rings around it."""
+    """The maximum bytes of the other buffers in a loop, and of the rings around it."""
     gone = {alloc for operand in operands for alloc, _ in operand.window.trips}
     inside = [op for op in loop.body.block.walk() if isinstance(op, scheduled.AllocOp) and op not in gone]
     total = sum(op.count * op.stage_bytes for op in inside)
@@ -65,7 +65,7 @@ def left_bytes(loop: tile.ForOp, operands: Sequence[Operand]) -> int:
 
 
 def stages_beside(loop: tile.ForOp, wanted: int, room: int, bytes_of: Callable[[int], int]) -> int:
-    """The stages, of `bytes_of` them, beside which a room has place for the buffers behind a loop, too: a block with
+    """The stages, of `bytes_of` them, next to which a room has place for the buffers after a loop, too: a block with
     several tiles uses these while stages of the next one are filled. As many as wanted, if that left too few."""
     around = loop.parent_block()
     assert around is not None
@@ -88,7 +88,7 @@ def stage_of(ring: scheduled.AllocOp, symbols: Sequence[SSAValue], number: Affin
 
 
 def take_from(operand: Operand, stage: scheduled.StageOp | scheduled.AllocOp) -> None:
-    """The product reads a stage or buffer; what brought its operand goes."""
+    """The matmul reads a stage or buffer; what loaded its operand goes."""
     op = operand.product
     position = 0 if operand.is_left else 1
     op.operands[position] = stage.result

@@ -1,4 +1,4 @@
-"""Take out the barriers of a block that nothing needs.
+"""Remove redundant barriers of a thread block.
 
 What the warps of a block do to its buffers is followed through the kernel, loops as often as their rings have stages
 and once more, twice more where they copy ahead, and every number of times up to that where it is not known before. A
@@ -141,7 +141,7 @@ def _drop(region: scheduled.ParallelOp) -> None:
 
 
 def _is_for_others(op: scheduled.BarrierOp) -> bool:
-    """Whether it is there for arrays, or columns are freed, or said to be, that the warps before it used."""
+    """Whether it is there for arrays, or columns are freed, or declared to be, that the warps before it used."""
     return op.arrays is not None or isinstance(op.next_op, tensor_memory.TensorFreeOp | tensor_memory.TensorFenceOp)
 
 
@@ -169,7 +169,7 @@ def _touches_buffers(op: Operation) -> bool:
 
 
 def _is_last(op: tile.ForOp) -> bool:
-    """Whether nothing behind a loop touches buffers: fewer trips are the beginning of what more trips are."""
+    """Whether nothing after a loop touches buffers: fewer trips are the beginning of what more trips are."""
     behind = op.next_op
     while isinstance(behind, asynchronous.StoreWaitOp | tensor_memory.TensorFreeOp | tile.ZoneOp):
         behind = behind.next_op
@@ -202,7 +202,7 @@ def _goes_by(stage: scheduled.StageOp, op: tile.ForOp) -> bool:
 
 @dataclass
 class _Recorder:
-    """Follows a block: buffers are where they lie in memory, counters numbers, tiles nothing. `trips`: how many the
+    """Follows a block: buffers have their addresses in memory, counters numbers, tiles nothing. `trips`: how many the
     loops have whose number is not known."""
 
     warps: int
@@ -254,7 +254,7 @@ class _Recorder:
                 yield from touches
 
     def _done(self, pending: int) -> Iterator[_Touch]:
-        """Asynchronous products read until they are waited for."""
+        """Asynchronous MMAs read until they are waited for."""
         while len(self.reading) > pending:
             yield from self.reading.pop(0)
 
@@ -337,7 +337,7 @@ def _ring(op: scheduled.StageOp) -> scheduled.AllocOp:
 
 
 def _cells(places: Cells, item: int, warps: Cells) -> tuple[Cells, Cells]:
-    """The cells that elements at some places touch, each once, and the warps of each."""
+    """The cells that elements at some positions touch, each once, and the warps of each."""
     within = np.arange(0, item, _CELL_BYTES)
     cells = ((places.reshape(-1, 1) + within) // _CELL_BYTES).reshape(-1)
     masks = np.repeat(np.asarray(warps, np.uint64).reshape(-1), within.size)

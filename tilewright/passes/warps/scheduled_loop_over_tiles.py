@@ -1,11 +1,11 @@
-"""Have as many blocks as a machine runs at once do all tiles, each one after another.
+"""Make a kernel persistent: launch as many thread blocks as the machine runs at once, and loop over tiles in each.
 
-It is done where a warp copies what warpgroups multiply. The warp goes on with the next tile while the warpgroups store
-what they have: stages, and phases of their barriers, are counted on from tile to tile. When all products of a tile have
-been done, its last stage is empty, too. A buffer from which the machine stores is read while the next tile is
+It is done where a warp copies what warpgroups multiply. The warp continues with the next tile while the warpgroups
+store what they have: stages, and phases of their barriers, are counted on from tile to tile. When all matmuls of a tile
+have been done, its last stage is empty, too. A buffer from which the machine stores is read while the next tile is
 multiplied, and waited for before that is written there. Where two blocks have room on a multiprocessor, each works
-while the other stores, and tiles stay in blocks of their own; a remark says so, or what else does not fit. The example
-is for a machine of 4 multiprocessors.
+while the other stores, and tiles stay in blocks of their own; a remark states it, or what else does not fit. The
+example is for a machine of 4 multiprocessors.
 
 Before:
     func.func @main(%0: tensor<128x32xf16>, %1: tensor<32x48xf16>) -> tensor<128x48xf32> {
@@ -190,14 +190,16 @@ class ScheduledLoopOverTilesPass:
             parts = _parts_of(region)
             _check_room(region, unit.machine)
         except Refused as reason:
-            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "a block for each tile", str(reason)))
+            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "not persistent", str(reason)))
             return
         _Loops(region, parts, blocks).write()
         turns, waiting = -(-tiles // blocks), waiting_seconds(unit.machine)
         reason = (
             f"{turns} one after another; {(turns - 1) * waiting * 1e6:.1f} us of waiting for first copies are hidden"
         )
-        unit.remarks.append(Remark(self.name, kernel.sym_name.data, f"{blocks} blocks do {tiles} tiles", reason))
+        unit.remarks.append(
+            Remark(self.name, kernel.sym_name.data, f"{blocks} persistent blocks for {tiles} tiles", reason)
+        )
 
 
 def waiting_seconds(machine: Machine) -> float:
@@ -211,7 +213,7 @@ def waiting_seconds(machine: Machine) -> float:
 
 
 def _parts_of(region: scheduled.ParallelOp) -> Parts:
-    """The parts of a region in which roles feed one product.
+    """The parts of a region in which roles feed one matmul.
 
     Raises:
         Refused: it has others.
@@ -225,11 +227,11 @@ def _parts_of(region: scheduled.ParallelOp) -> Parts:
     else:
         raise Refused(f"there are the roles {', '.join(names)}")
     if any(isinstance(op, scheduled.CopyOp) for op in region.walk()):
-        raise Refused("the threads copy, too")
+        raise Refused("compute threads copy as well")
     if region.registers is not None:
-        raise Refused("the role that copies gives registers away once")
+        raise Refused("the producer releases registers once")
     if len({loop.trips for loop in parts.loops}) > 1 or any(loop.end is not None for loop in parts.loops):
-        raise Refused("tiles do not take the same trips")
+        raise Refused("trip counts differ between tiles")
     return parts
 
 
@@ -243,7 +245,7 @@ def _check_room(region: scheduled.ParallelOp, machine: Machine) -> None:
     if tiles <= machine.cores:
         raise Refused(f"{tiles} tiles for {machine.cores} multiprocessors")
     if point_of(region) is None and len(region.shape) < 2:
-        raise Refused("tiles are in one line")
+        raise Refused("tiles are in one row or column")
     together = blocks_together(region, machine)
     if together > 1:
         raise Refused(f"{together} blocks have room on a multiprocessor: each works while others wait or store")
@@ -350,14 +352,14 @@ class _Loops:
         block.insert_op_before(asynchronous.StoreWaitOp.make([], {}, []), last)
 
     def _before_reading(self, buffer: scheduled.AllocOp) -> Operation:
-        """The barrier before a buffer is written, or the wait for products, if that is sooner: the assembler has each
-        product waited for where one thread branches off between sums being read and stored."""
+        """The barrier before a buffer is written, or the wait for matmuls, if that is sooner: the assembler has each
+        matmul waited for where one thread branches off between sums being read and stored."""
         barrier, block = _barrier_before(_written(buffer)), self.region.body.block
         return min(barrier, self.parts.waits, key=block.get_operation_index)
 
 
 def _written(buffer: scheduled.AllocOp) -> Operation:
-    """What writes to a buffer."""
+    """Operations that write to a buffer."""
     return next(use.operation for use in buffer.result.uses if isinstance(use.operation, tile.StoreOp))
 
 

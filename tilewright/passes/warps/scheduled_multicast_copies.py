@@ -1,10 +1,10 @@
-"""Have pairs of blocks bring what both read together: each copies a half of it, to the memory of both.
+"""Pair CTAs that read the same operand panel: each loads half of it and multicasts it to both.
 
 Blocks whose numbers follow each other do tiles of the same rows or of the same columns, and so read the same panel of
 one operand: from the second-level cache it then comes once for two. A stage is copied again when it is empty in both
-blocks, so who has read one says so in both; and a block does not end before all has come that the other one does in its
-memory. It is done where what comes from the cache bounds a step, which then takes less. What does not fit is said in a
-remark.
+blocks, so a reader signals it in both; and a block does not end before all has come that the other one does in its
+memory. It is done where what comes from the cache bounds a step, which then takes less. What does not fit is declared
+in a remark.
 
 Before:
     func.func @main(%0: tensor<64x48xf16>, %1: tensor<48x32xf16>) -> tensor<64x32xf32> {
@@ -188,12 +188,12 @@ class ScheduledMulticastCopiesPass:
             shared = _shared_copies(region, feed)
             before, after = _step_seconds(feed, [copy for copy, _ in shared], unit.machine)
         except Refused as reason:
-            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "each block copies for itself", str(reason)))
+            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "no multicast", str(reason)))
             return
         _Pairs(region, feed, shared).write()
         bytes_shared = sum(_bytes(copy) for copy, _ in shared)
-        decision = f"pairs of blocks share {bytes_shared} bytes of a step"
-        reason = f"they come in {after * 1e9:.0f} ns instead of {before * 1e9:.0f}"
+        decision = f"pairs of blocks multicast {bytes_shared} bytes of a step"
+        reason = f"a step loads in {after * 1e9:.0f} ns instead of {before * 1e9:.0f}"
         unit.remarks.append(Remark(self.name, kernel.sym_name.data, decision, reason))
 
 
@@ -218,8 +218,8 @@ def may_be_pairs(region: scheduled.ParallelOp, machine: Machine) -> bool:
 
 @dataclass(frozen=True)
 class _Feed:
-    """The role that copies for one product: it waits for barrier `empty` of a stage in each trip of `loops`, the outer
-    one first. `says`: what tells that barrier that a stage was read."""
+    """The role that copies for one matmul: it waits for barrier `empty` of a stage in each trip of `loops`, the outer
+    one first. `says`: the event that signals that barrier that a stage was read."""
 
     role: scheduled.RoleOp
     loops: Sequence[tile.ForOp]
@@ -231,7 +231,7 @@ class _Feed:
 
 
 def _feed_of(region: scheduled.ParallelOp) -> _Feed:
-    """The parts of a region in which a role copies for one product.
+    """The parts of a region in which a role copies for one matmul.
 
     Raises:
         Refused: it has others.
@@ -244,15 +244,15 @@ def _feed_of(region: scheduled.ParallelOp) -> _Feed:
     waits = [op for op in inside if isinstance(op, asynchronous.AwaitOp)]
     products = [op for op in region.walk() if isinstance(op, scheduled.MmaOp | tensor_memory.TensorMmaOp)]
     if len(waits) != 1 or len(products) != 1 or len({copy.mbarrier for copy in copies}) != 1:
-        raise Refused("there are several products, or stages of several kinds")
+        raise Refused("several matmuls, or stages of several kinds")
     if any(isinstance(op, scheduled.CopyOp) for op in region.walk()) or region.registers is not None:
-        raise Refused("the threads copy, too")
+        raise Refused("compute threads copy as well")
     loops = _loops_around(waits[0])
     counters = [loop.body.block.args[0] for loop in loops]
     if not 1 <= len(loops) <= 2 or any(symbol not in counters for symbol in waits[0].symbols):
-        raise Refused("what is copied does not go by the number of the tile and the step")
+        raise Refused("the copied window is no function of the tile and step indices")
     if loops[-1].end is not None:
-        raise Refused("how many steps a tile has is not known before")
+        raise Refused("the number of steps of a tile is not known at launch")
     empty = waits[0].mbarrier.owner
     assert isinstance(empty, asynchronous.MbarrierOp)
     users = [use.operation for use in empty.result.uses]
@@ -280,7 +280,7 @@ def _shared_copies(region: scheduled.ParallelOp, feed: _Feed) -> list[tuple[asyn
     for loop in feed.loops:
         _check_same_trips(region, loop)
     found: list[tuple[asynchronous.TensorCopyOp, int]] = []
-    reason = Refused("blocks that follow each other read no panel together")
+    reason = Refused("consecutive blocks share no operand panel")
     for copy in feed.copies:
         symbols = set(symbols_used(copy.map.data, copy.symbols))
         if not all(_is_common(region, symbol) for symbol in symbols):
@@ -303,11 +303,11 @@ def _check_same_trips(region: scheduled.ParallelOp, loop: tile.ForOp) -> None:
     if loop.end is None:
         return
     if not all(_is_argument(region, symbol) for symbol in loop.operands) or len(region.shape) != 1:
-        raise Refused("how many tiles a block does is not known")
+        raise Refused("the number of tiles of a block is not known")
     numbers = np.arange(prod(region.shape))
     (trips,) = evaluate_map(loop.end.data, numbers.shape, [numbers for _ in loop.operands])
     if not _is_same_in_pairs(np.minimum(trips, int(decode(loop.trips)))):
-        raise Refused("of two blocks that follow each other one does more tiles")
+        raise Refused("consecutive blocks have different numbers of tiles")
 
 
 def _is_argument(region: scheduled.ParallelOp, value: SSAValue) -> bool:
@@ -356,7 +356,7 @@ def _dim_of_halves(copy: asynchronous.TensorCopyOp) -> int:
         Refused: there is none.
     """
     type = tile.ref_type(copy.destination)
-    layout, reason = Layout.parse(type.layout.data), Refused("there are no halves")
+    layout, reason = Layout.parse(type.layout.data), Refused("a stage cannot be halved")
     # The longest dim first: of it the boxes of a half are fewest.
     for dim in sorted(range(len(type.shape)), key=lambda dim: -type.shape[dim]):
         try:
@@ -377,7 +377,7 @@ def _step_seconds(feed: _Feed, shared: Sequence[asynchronous.TensorCopyOp], mach
     """The time in which the windows of a step come from the second-level cache, without and with pairs.
 
     Raises:
-        Refused: the product of a step takes nearly as long anyway.
+        Refused: the matmul of a step takes nearly as long anyway.
     """
     near = machine.memories[1].bytes_per_second
     brought = sum(_bytes(copy) for copy in feed.copies)
@@ -393,7 +393,7 @@ def _step_seconds(feed: _Feed, shared: Sequence[asynchronous.TensorCopyOp], mach
 
 
 def _product_seconds(product: scheduled.MmaOp | tensor_memory.TensorMmaOp, machine: Machine) -> float:
-    """What the instructions of a step take."""
+    """The time of the instructions of a step."""
     left, right, total = (_held(each) for each in (product.left, product.right, product.accumulator))
     atom = machine.atom_of(product.atom.data.partition(",")[0], left.dtype, right.dtype, total.dtype)
     if atom is None:
@@ -440,7 +440,7 @@ class _Pairs:
         block.insert_op_after(scheduled.BarrierOp.make([], {"scope": scheduled.CLUSTER}, []), made)
 
     def _say_last(self) -> None:
-        """Behind all products the last stage is empty, too, where nobody waited for that."""
+        """After all matmuls the last stage is empty, too, where nobody waited for that."""
         feed = self.feed
         if any(isinstance(op, tensor_memory.MmaCommitOp) or op.trip is None for op in feed.says):
             return
@@ -460,7 +460,7 @@ class _Pairs:
             role.insert_op_before(self._wait_behind(more), last)
 
     def _wait_behind(self, more: int) -> asynchronous.AwaitOp:
-        """What step number `more` of one tile more would wait for."""
+        """The phase that step `more` of one further tile would wait for."""
         waits, loops = self.feed.waits, self.feed.loops
         end = loops[0].end
         number = [] if end is None else list(loops[0].operands)

@@ -1,9 +1,10 @@
-"""Give a loop that adds products up in tensor memory to two warps: one has the machine copy, one has it multiply.
+"""Specialize a loop of matmuls in tensor memory: one warp issues tensor copies, one issues tcgen05 MMAs.
 
-The loop goes. The warp that copies waits until a stage of a ring of buffers is empty, says how many bytes will come and
-begins the copies, which complete the phase of a barrier of the stage: it is full. The warp that multiplies waits for
-that, begins the product of the stage, and commits: when the product has been done, the stage is empty. Its last commit
-says that the sum is there, which the other warps wait for; then they load it to registers, and give tensor memory back.
+The loop goes. The warp that copies waits until a stage of a ring of buffers is empty, states how many bytes will come
+and begins the copies, which complete the phase of a barrier of the stage: it is full. The warp that multiplies waits
+for that, begins the matmul of the stage, and commits: when the matmul has been done, the stage is empty. Its last
+commit signals that the sum is there, which the other warps wait for; then they load it to registers, and give tensor
+memory back.
 
 Before:
     func.func @main(%x: tensor<128x48xf16>, %y: tensor<48x32xf16>) -> tensor<128x32xf16> {
@@ -153,7 +154,8 @@ from tilewright.passes.warps.tensor_operands import tensor_operand
 
 @dataclass(frozen=True)
 class ScheduledMultiplyInTensorMemoryPass:
-    """`stages`: how many tiles of each operand there are at once, where a kernel does not say it and they have room."""
+    """`stages`: how many tiles of each operand there are at once, where a kernel does not state it and they have
+    room."""
 
     name: ClassVar[str] = "scheduled-multiply-in-tensor-memory"
     stages: int = 4
@@ -166,14 +168,14 @@ class ScheduledMultiplyInTensorMemoryPass:
                     self._apply(unit, kernel, region, products[0])
 
     def _apply(self, unit: Unit, kernel: tile.KernelOp, region: scheduled.ParallelOp, product: scheduled.MmaOp) -> None:
-        """Whether the product fits was found out when it was named."""
+        """Whether the matmul fits was found out when it was named."""
         loop = product.parent_op()
         if not isinstance(loop, tile.ForOp) or loop.parent_op() is not region:
-            raise CompilerBug("a product for tensor memory is not in a loop of its own")
+            raise CompilerBug("a matmul in tensor memory is not in a loop of its own")
         try:
             operands = [_operand(product, side, loop) for side in (product.left, product.right)]
         except Refused as reason:
-            raise CompilerBug(f"a product for tensor memory is not fed by copies: {reason}") from reason
+            raise CompilerBug(f"a matmul in tensor memory is not fed by copies: {reason}") from reason
         wanted = self.stages if kernel.stages is None else int(kernel.stages.value.data)
         stages = _stages(loop, operands, wanted, unit.machine)
         if prod(region.shape) > unit.machine.cores:
@@ -200,7 +202,7 @@ def _stages(loop: tile.ForOp, operands: Sequence[Operand], wanted: int, machine:
 
 
 def _taken(loop: tile.ForOp, operands: Sequence[Operand]) -> int:
-    """What the buffers in a loop, and those before it, take of a block's memory."""
+    """Bytes of shared memory of the buffers in a loop, and of those before it."""
     block = loop.parent_block()
     assert block is not None
     before = list(block.ops)[: block.get_operation_index(loop)]
@@ -208,7 +210,7 @@ def _taken(loop: tile.ForOp, operands: Sequence[Operand]) -> int:
 
 
 def _bytes(operands: Sequence[Operand], stages: int) -> int:
-    """What rings and their barriers take, those of two sums, and their address."""
+    """Bytes of rings and their barriers, of two accumulators' barriers, and of their address."""
     rings = sum(operand.bytes(stages) for operand in operands)
     return rings + 2 * barriers(stages, 1).bytes + 5 * barriers(1, 1).bytes
 

@@ -1,8 +1,8 @@
-"""Bring order into what the threads of a block do to arrays that they write.
+"""Insert barriers between accesses of a block's threads to arrays that they write.
 
 A thread does what it does in order, but which thread stores an element, or loads it, is a matter of layouts. Where an
 element may be touched again by another thread, and one of both writes, a barrier of the block comes before the second.
-Windows that do not meet, in the same trip or in different ones, and those that lie in the same threads need none.
+Windows that do not meet, in the same trip or in different ones, and those that are in the same threads need none.
 
 Before:
     func.func @main(%x: tensor<64xf32>) -> tensor<66xf32> {
@@ -69,7 +69,7 @@ class ScheduledOrderAccessesPass:
                 threads = {"lane": unit.machine.axes["lane"], "warp": warps}
                 count += _Order(set(kernel.refs), threads).write(region)
             if count:
-                why = "other threads have touched what is touched then"
+                why = "ordered after accesses of other threads to the same elements"
                 unit.remarks.append(Remark(self.name, kernel.sym_name.data, f"{count} barriers for arrays", why))
 
 
@@ -81,7 +81,8 @@ class _Order:
     threads: Mapping[str, int]
 
     def write(self, region: scheduled.ParallelOp) -> int:
-        """Put barriers where accesses may meet; gives how many. What one separates, no other has to."""
+        """Insert barriers between accesses that may overlap; returns their count. One barrier separates all pairs
+        around it."""
         accesses = [op for op in region.body.block.walk() if isinstance(op, _AccessOp) and _ref(op) in self.refs]
         written = {_ref(op) for op in accesses if isinstance(op, tile.StoreOp)}
         accesses = [op for op in accesses if _ref(op) in written]
@@ -132,7 +133,7 @@ def _tile(op: _AccessOp) -> SSAValue:
 
 
 def _loops(op: Operation) -> list[tile.ForOp]:
-    """Those around an operation, the innermost first."""
+    """The loops around an operation, the innermost first."""
     found: list[tile.ForOp] = []
     around = op.parent_op()
     while around is not None:

@@ -1,10 +1,10 @@
-"""Number the tiles of products so that blocks under way together read the same rows and columns of their operands.
+"""Reorder the tiles of matmuls for cache reuse: concurrent thread blocks read the same rows and columns of operands.
 
 Blocks begin in the order of their numbers, and those under way together share what the second-level cache holds. Tiles
-go in groups of some rows, or some columns, where that has fewer bytes come from behind the cache: the size of the group
+go in groups of some rows, or some columns, where that has fewer bytes come from beyond the cache: the size of the group
 is that of the least traffic, by the model of `cost/warps/tile_order.py`, or of nearly as little where pairs of blocks
-may share what they read. Where the cache has room for all that is read, or no order is better, blocks stay as they are.
-The example is for a machine of 4 multiprocessors, each with room for one warp, and a cache of 2 KiB.
+may share operands. Where the cache has room for all operands, or no order is better, blocks stay as they are. The
+example is for a machine of 4 multiprocessors, each with room for one warp, and a cache of 2 KiB.
 
 Before:
     func.func @main(%x: tensor<40x16xf16>, %y: tensor<16x64xf16>) -> tensor<40x64xf32> {
@@ -86,11 +86,11 @@ class ScheduledOrderTilesPass:
         reason = f"{blocks} blocks at a time read {best.traffic_bytes} bytes from {behind.name}"
         if best == plain:
             why = f"{cache.name} has room for all panels" if tiles.panel_bytes <= cache.bytes else "no order is better"
-            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "tiles row by row", f"{why}: {reason}"))
+            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "row-major tile order", f"{why}: {reason}"))
             return
         pair = (found.columns, found.rows) if best.is_turned else (found.rows, found.columns)
         outer = [dim for dim in range(len(region.shape)) if dim not in pair]
         number_points(region, [*outer, *pair], best.group)
         decision = f"tiles in groups of {best.group} {'columns' if best.is_turned else 'rows'}"
-        reason += f", row by row {plain.traffic_bytes}"
+        reason += f", row-major {plain.traffic_bytes}"
         unit.remarks.append(Remark(self.name, kernel.sym_name.data, decision, reason))

@@ -1,9 +1,9 @@
-"""Copy the windows that a loop multiplies ahead of the products, without passing through registers.
+"""Pipeline the operand copies of matmul loops: asynchronous copies to a ring of stages, bypassing registers.
 
 The windows of a trip are copied to a stage of a ring of buffers while earlier trips are multiplied: those of the first
-trips before the loop, then in each trip those of `stages - 1` trips later, behind the trip's one barrier, which says
+trips before the loop, then in each trip those of `stages - 1` trips later, after the trip's one barrier, which signals
 that all copies of this trip's stage have arrived and that all warps have read the stage that is written next. What does
-not fit is found out before anything is changed, and a remark says why.
+not fit is found out before anything is changed, and a remark gives the reason.
 
 Before:
     func.func @main(%x: tensor<16x48xf16>, %y: tensor<48x16xf16>) -> tensor<16x16xf32> {
@@ -128,7 +128,8 @@ from tilewright.passes.warps.operand_rings import (
 
 @dataclass(frozen=True)
 class ScheduledPipelineCopiesPass:
-    """`stages`: how many tiles of each operand there are at once, where a kernel does not say it and they have room."""
+    """`stages`: how many tiles of each operand there are at once, where a kernel does not state it and they have
+    room."""
 
     name: ClassVar[str] = "scheduled-pipeline-copies"
     stages: int = 3
@@ -156,11 +157,11 @@ class ScheduledPipelineCopiesPass:
                 Remark(self.name, kernel.sym_name.data, decision, f"{tiles}; {taken} bytes of {SHARED}")
             )
         for reason in dict.fromkeys(refused):
-            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "not copied ahead", reason))
+            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "copies not pipelined", reason))
 
 
 def _found(region: scheduled.ParallelOp, loop: tile.ForOp, machine: Machine) -> tuple[list[Operand], list[str]]:
-    """The operands of a loop's products that can be copied ahead, and why the others cannot."""
+    """The operands of a loop's matmuls that can be copied ahead, and why the others cannot."""
     warps = 1 if region.warps is None else int(decode(region.warps))
     operands: list[Operand] = []
     refused: list[str] = []
@@ -170,7 +171,7 @@ def _found(region: scheduled.ParallelOp, loop: tile.ForOp, machine: Machine) -> 
             try:
                 window = window_behind(side, loop.body.block, side is op.left)
                 if any(map(is_point, window.load.symbols)):
-                    raise Refused("the place of a window is computed in the loop")
+                    raise Refused("the offset of a window is computed in the loop")
                 operands.append(Operand(op, side, window, landing_of(op, side, window, warps, machine)))
             except Refused as reason:
                 refused.append(str(reason))
@@ -199,7 +200,7 @@ def _no_room(loop: tile.ForOp, room: int, operands: Sequence[Operand]) -> str:
 
 @dataclass
 class _Pipeline:
-    """Writes the copies of a loop's operands: before it, at the head of its body, and a wait behind it."""
+    """Writes the copies of a loop's operands: before it, at the head of its body, and a wait after it."""
 
     loop: tile.ForOp
     operands: Sequence[Operand]

@@ -1,8 +1,8 @@
-"""Give every buffer of a block its place in the memory that its warps share.
+"""Assign shared memory offsets to the buffers of a thread block.
 
 A buffer lives from its allocation to its last use, through the whole of a loop that uses it and does not allocate it.
-Buffers that live at the same time lie apart; others may share bytes, if between the last use of the one and the first
-of the other all warps meet at a barrier. Barriers in memory, and the address of tensor memory, lie behind all buffers.
+Buffers that live at the same time are apart; others may share bytes, if between the last use of the one and the first
+of the other all warps meet at a barrier. Barriers in memory, and the address of tensor memory, are after all buffers.
 Kernels that need more than there is are reported together: the program is compiled again with smaller plans for them.
 
 Before:
@@ -121,7 +121,7 @@ class _Times:
 
 
 def _plan(block: Block) -> int:
-    """Set the places of all buffers of a block; gives the bytes that they take."""
+    """Set the addresses of all buffers of a block; gives the bytes that they take."""
     times = _Times()
     _count(block, times, count())
     lives = [_life(op, times) for op in times.number if isinstance(op, scheduled.AllocOp)]
@@ -164,7 +164,7 @@ def _life(op: scheduled.AllocOp, times: _Times) -> _Life:
 
 
 def _users(op: scheduled.AllocOp | scheduled.StageOp) -> Iterator[Operation]:
-    """The operations that use a buffer or a stage of it, and the waits for those that are asynchronous; for products to
+    """The operations that use a buffer or a stage of it, and the waits for those that are asynchronous; for matmuls to
     tensor memory the loads of their sum."""
     for use in op.result.uses:
         if isinstance(use.operation, scheduled.StageOp):
@@ -181,7 +181,7 @@ def _users(op: scheduled.AllocOp | scheduled.StageOp) -> Iterator[Operation]:
 
 
 def _waits(going: SSAValue) -> Iterator[Operation]:
-    """The waits for an asynchronous product, one trip of the loops around it: the last is for all."""
+    """The waits for an asynchronous MMA, one trip of the loops around it: the last is for all."""
     for use in going.uses:
         user = use.operation
         if isinstance(user, scheduled.MmaWaitOp):
@@ -213,7 +213,7 @@ def _has_barrier(start: int, end: int, times: _Times) -> bool:
 
 
 def _has_barrier_round(early: _Life, late: _Life, times: _Times) -> bool:
-    """The same for the way from the later buffer back to the earlier one, in each loop that has both."""
+    """The check for the path from the later buffer back to the earlier one, in each loop that has both."""
     around = early.op.parent_op()
     while around is not None:
         start, end = times.number.get(around), times.end.get(around)

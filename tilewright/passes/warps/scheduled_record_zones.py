@@ -1,4 +1,4 @@
-"""Record when zones begin and end: an array more for the kernel, and what is noted in it.
+"""Instrument zones: an extra array of a kernel, and stores of time stamps to it.
 
 Each role that has zones has a section of its block's part of the array, and one thread of it notes when the role
 begins and ends, and each edge of a zone. A section has room for the edges that the trips of loops can make, up to
@@ -85,7 +85,7 @@ class ScheduledRecordZonesPass:
         for part in parts:
             for label in dict.fromkeys(part.drop_empty()):
                 elsewhere = [each.role for each in parts if each is not part and label in each.labels]
-                reason = f"its operations are those of `{elsewhere[0]}`" if elsewhere else "its copies are made ahead"
+                reason = f"role `{elsewhere[0]}` runs the operations" if elsewhere else "the copies are pipelined ahead"
                 remark(f"zone `{label}` of `{part.role}` is empty", reason)
         parts = [part for part in parts if part.labels]
         room = MOST_BYTES // max(1, 8 * prod(region.shape) * len(parts))
@@ -106,7 +106,7 @@ class ScheduledRecordZonesPass:
 
 @dataclass
 class _Part:
-    """What the warps of a role run, or those without one."""
+    """The operations of the warps of a role, or of those without one."""
 
     role: str
     block: Block

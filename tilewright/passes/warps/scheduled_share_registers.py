@@ -1,6 +1,6 @@
-"""Give the registers of a role that hardly needs any to the threads that multiply.
+"""Reallocate registers from the producer warp to the MMA warpgroups (setmaxnreg).
 
-All threads of a block begin with as many registers. Where those that hold the products of several warpgroups leave few
+All threads of a block begin with as many registers. Where those that hold the matmuls of several warpgroups leave few
 for what else is computed, the warp that copies becomes a warpgroup, of which three warps end at once: only whole
 warpgroups give registers back and take them. They keep the fewest that there may be, the others share the rest.
 
@@ -110,7 +110,7 @@ class ScheduledShareRegistersPass:
 @dataclass(frozen=True)
 class _Share:
     """`begin` registers of each thread when a block begins; those that multiply have `most` then, of which tiles of
-    products take `needed`."""
+    matmuls take `needed`."""
 
     region: scheduled.ParallelOp
     role: scheduled.RoleOp
@@ -120,14 +120,14 @@ class _Share:
 
     @property
     def decision(self) -> str:
-        return f"threads that multiply have {self.most} registers"
+        return f"MMA warpgroups have {self.most} registers a thread"
 
     @property
     def reason(self) -> str:
-        return f"products take {self.needed}; of {self.begin} at the beginning those that copy keep {_FEWEST}"
+        return f"matmuls need {self.needed}; the producer keeps {_FEWEST} of its initial {self.begin}"
 
     def write(self) -> None:
-        """In the role and behind it, first of all."""
+        """In the role and after it, first of all."""
         self.region.properties["registers"] = IntegerAttr(self.begin, IndexType())
         self.role.properties["warps"] = IntegerAttr(WARPGROUP, IndexType())
         self.role.properties["leaving"] = IntegerAttr(WARPGROUP - 1, IndexType())
@@ -172,8 +172,8 @@ def _at_most(residency: Residency, warps: int, lanes: int) -> int:
 
 
 def _of_products(region: scheduled.ParallelOp, threads: int) -> int:
-    """Registers of a thread that hold asynchronous products, and what they read from registers: of the loop or, where
-    there is none, of the block that has the most."""
+    """Registers of a thread that hold asynchronous MMAs, and what they read from registers: of the loop or, where there
+    is none, of the block that has the most."""
     products = [op for op in region.walk() if isinstance(op, scheduled.MmaOp) and op.asynchronous is not None]
     around = dict.fromkeys(op.parent_block() for op in products)
     together = ([op for op in products if op.parent_block() is block] for block in around)

@@ -1,11 +1,11 @@
-"""Give the windows of a chain of products to a warp of its own, which has the machine copy them ahead.
+"""Specialize a chain of matmuls: a producer warp issues tensor copies of its operands, pipelined ahead.
 
-A chain is some products in a loop, what one gives being, when more has been done with it, an operand of another; some
-are begun before the loop, for its first trip, or behind it. Each array that they read has a ring of buffers, filled in
-the order of the products, and barriers of its own: a product waits for what it reads and for nothing else. A window
-that stays the same has one buffer, filled once. Products are waited for where their results are used: what one gives is
+A chain is some matmuls in a loop, what one gives being, when more has been done with it, an operand of another; some
+are begun before the loop, for its first trip, or after it. Each array that they read has a ring of buffers, filled in
+the order of the matmuls, and barriers of its own: a matmul waits for what it reads and for nothing else. A window that
+stays the same has one buffer, filled once. Matmuls are waited for where their results are used: what one gives is
 worked on while those begun since are under way. What does not fit is found out before anything is changed, and a remark
-says why.
+gives the reason.
 
 Before:
     func.func @main(%x: tensor<64x16xf16>, %y: tensor<48x16xf16>, %z: tensor<48x16xf16>) -> tensor<64x16xf32> {
@@ -226,7 +226,7 @@ from tilewright.passes.warps.operand_rings import Operand, described, remove_tri
 
 @dataclass(frozen=True)
 class ScheduledSpecializeChainsPass:
-    """`stages`: how many tiles of each operand there are at once, where a kernel does not say it."""
+    """`stages`: how many tiles of each operand there are at once, where a kernel does not state it."""
 
     name: ClassVar[str] = "scheduled-specialize-chains"
     stages: int = 2
@@ -253,10 +253,10 @@ class ScheduledSpecializeChainsPass:
             stages = _stages(loop, feeds, wanted, unit.machine)
             check_turns(feeds, loop, stages)
         except Refused as reason:
-            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "no warp that copies", str(reason)))
+            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "not warp-specialized", str(reason)))
             return
         for label in _zones_left(products):
-            reason = "products are waited for where their results are used"
+            reason = "matmuls are waited for at the first use of their results"
             unit.remarks.append(Remark(self.name, kernel.sym_name.data, f"zone `{label}` ends before they do", reason))
         _Writer(region, loop, products, feeds, stages).write()
         taken = sum(feed.bytes(stages) for feed in feeds)
@@ -266,7 +266,7 @@ class ScheduledSpecializeChainsPass:
 
 
 def _zones_left(products: Sequence[scheduled.MmaOp]) -> list[str]:
-    """The zones of products that the waits for them do not stay in."""
+    """The zones of matmuls that the waits for them do not stay in."""
     left: dict[str, None] = {}
     for wait in map(wait_of, products):
         stays = labels_around(first_use(wait))
@@ -292,7 +292,7 @@ def _stages(loop: tile.ForOp, feeds: Sequence[Feed], wanted: int, machine: Machi
 
 
 def _left_bytes(loop: tile.ForOp, feeds: Sequence[Feed]) -> int:
-    """What the buffers take that stay, up to the end of the loop."""
+    """Bytes of resident buffers, up to the end of the loop."""
     gone = {alloc for feed in feeds for fill in feed.fills for alloc, _ in fill.operand.window.trips}
     around = loop.parent_block()
     assert around is not None
@@ -306,7 +306,7 @@ def _left_bytes(loop: tile.ForOp, feeds: Sequence[Feed]) -> int:
 
 @dataclass
 class _Buffers:
-    """What windows of a feed are copied to, and its barriers: a stage is full, or all have read it."""
+    """The ring of a feed, and its mbarriers: a stage is full, or is free."""
 
     feed: Feed
     buffer: scheduled.AllocOp
@@ -380,7 +380,7 @@ class _Buffers:
 
 @dataclass
 class _Writer:
-    """Writes the warp that copies at the beginning of a block, and makes the products wait for it."""
+    """Writes the warp that copies at the beginning of a block, and makes the matmuls wait for it."""
 
     region: scheduled.ParallelOp
     loop: tile.ForOp
@@ -405,7 +405,7 @@ class _Writer:
     # ---- the warp that copies ---------------------------------------------------------------------------------------
 
     def _copies(self) -> Block:
-        """In the order in which the products read."""
+        """In the order in which the matmuls read."""
         block, body = Block(), Block(arg_types=[IndexType()])
         for each in (each for each in self.buffers if each.feed.is_resident):
             self._fill(each, each.feed.fills[0], (), block)
@@ -427,7 +427,7 @@ class _Writer:
         return tile.ForOp.make(list(self.loop.symbols), self.loop.plain(), [], [Region(body)])
 
     def _fills_of(self, product: scheduled.MmaOp) -> list[tuple[_Buffers, Fill]]:
-        """What a product reads."""
+        """The operands of a matmul."""
         return [(each, fill) for each in self.buffers for fill in each.feed.fills if fill.operand.product is product]
 
     def _fill(self, each: _Buffers, fill: Fill, symbols: Sequence[SSAValue], block: Block) -> None:
@@ -440,7 +440,7 @@ class _Writer:
     # ---- the products -----------------------------------------------------------------------------------------------
 
     def _take_from_stages(self) -> None:
-        """Products read full stages. What stays is waited for once, before the first."""
+        """Matmuls read full stages. Resident windows are waited for once, before the first."""
         remove_trips([store for feed in self.feeds for fill in feed.fills for _, store in fill.operand.window.trips])
         awaited: set[int] = set()
         for product in self.products:
@@ -458,7 +458,7 @@ class _Writer:
         return product if product.parent_op() is self.region else self.loop
 
     def _take_from(self, operand: Operand, target: scheduled.AllocOp | scheduled.StageOp) -> None:
-        """The product reads a buffer; what brought its operand goes, unless something else uses it."""
+        """The matmul reads a buffer; what loaded its operand goes, unless something else uses it."""
         take_from(operand, target)
         for op in operand.window.shared:
             if not any(list(result.uses) for result in op.results):
@@ -466,7 +466,7 @@ class _Writer:
                 op.erase()
 
     def _wait_late(self, product: scheduled.MmaOp) -> None:
-        """Wait for a product where its result is used first; others may be under way that were begun since. Then its
+        """Wait for a matmul where its result is used first; others may be under way that were begun since. Then its
         stages are empty, if a later window comes there."""
         wait, block = wait_of(product), product.parent_block()
         assert block is not None

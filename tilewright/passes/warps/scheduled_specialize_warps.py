@@ -1,10 +1,10 @@
-"""Give the windows that warpgroups multiply in a loop to a warp of its own, which has the machine copy them ahead.
+"""Specialize a loop of wgmma: a producer warp issues tensor copies of its operands, pipelined ahead.
 
-The warp waits until a stage of a ring of buffers is empty, says how many bytes will come to it, and begins the copies,
-which complete the phase of a barrier of the stage: it is full. The warpgroups wait for that, begin the products of the
-stage, and say that the stage of the trip before is empty when those that read it have been done. So there are copies
-and products under way all the time, and no barrier of all warps. What does not fit is found out before anything is
-changed, and a remark says why.
+The warp waits until a stage of a ring of buffers is empty, states how many bytes will come to it, and begins the
+copies, which complete the phase of a barrier of the stage: it is full. The warpgroups wait for that, begin the matmuls
+of the stage, and signal that the stage of the trip before is empty when those that read it have been done. So there are
+copies and matmuls under way all the time, and no barrier of all warps. What does not fit is found out before anything
+is changed, and a remark gives the reason.
 
 Before:
     func.func @main(%x: tensor<64x48xf16>, %y: tensor<48x16xf16>) -> tensor<64x16xf32> {
@@ -144,7 +144,8 @@ from tilewright.passes.warps.operand_rings import (
 
 @dataclass(frozen=True)
 class ScheduledSpecializeWarpsPass:
-    """`stages`: how many tiles of each operand there are at once, where a kernel does not say it and they have room."""
+    """`stages`: how many tiles of each operand there are at once, where a kernel does not state it and they have
+    room."""
 
     name: ClassVar[str] = "scheduled-specialize-warps"
     stages: int = 4
@@ -173,7 +174,7 @@ class ScheduledSpecializeWarpsPass:
             if prod(region.shape) > unit.machine.cores:
                 stages = stages_beside(loop, stages, room, lambda each: _bytes(operands, each))
         except Refused as reason:
-            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "no warp that copies", str(reason)))
+            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "not warp-specialized", str(reason)))
             return
         taken = sum(operand.bytes(stages) for operand in operands)
         _Roles(region, loop, wait, operands, stages).write(room - taken - 2 * barriers(stages, 1).bytes)
@@ -186,27 +187,27 @@ class ScheduledSpecializeWarpsPass:
 
 
 def _loop_of(product: scheduled.MmaOp, region: scheduled.ParallelOp) -> tuple[tile.ForOp, scheduled.MmaWaitOp]:
-    """The loop that adds a product to a carried tile, and the wait for it.
+    """The loop that adds a matmul to a carried tile, and the wait for it.
 
     Raises:
         Refused: there is none, or its trips are not those of the block.
     """
     loop = product.parent_op()
     if not isinstance(loop, tile.ForOp) or loop.parent_op() is not region:
-        raise Refused("the product is not in a loop of its own")
+        raise Refused("the matmul is not in a loop of its own")
     if loop.end is not None:
-        raise Refused("how many trips the loop has is not known before")
+        raise Refused("the trip count of the loop is not known at block start")
     if any(isinstance(op, scheduled.RoleOp) for op in region.body.block.ops):
-        raise Refused("another loop has a warp that copies")
+        raise Refused("another loop already has a producer warp")
     others = [op for op in loop.body.walk() if isinstance(op, scheduled.MmaOp) and op is not product]
     users = [use.operation for use in product.result.uses]
     last = loop.body.block.last_op
     if others or len(users) != 1 or not isinstance(wait := users[0], scheduled.MmaWaitOp) or last is None:
-        raise Refused("the loop has more than one product")
+        raise Refused("the loop has more than one matmul")
     added = list(zip(last.operands, loop.body.block.args[1:], strict=True))
     uses = (len(list(value.uses)) for value in (wait.result, product.accumulator))
     if (wait.result, product.accumulator) not in added or any(count != 1 for count in uses):
-        raise Refused("the loop does more than to add products")
+        raise Refused("the loop does more than accumulate matmuls")
     return loop, wait
 
 
@@ -223,12 +224,12 @@ def _stages(loop: tile.ForOp, operands: Sequence[Operand], wanted: int, room: in
 
 
 def _bytes(operands: Sequence[Operand], stages: int) -> int:
-    """What rings and their barriers take."""
+    """Bytes of rings and their barriers."""
     return sum(operand.bytes(stages) for operand in operands) + 2 * barriers(stages, 1).bytes
 
 
 def _room(loop: tile.ForOp, operands: Sequence[Operand], machine: Machine) -> int:
-    """What the buffers in a loop, and those before it, leave of a block's memory."""
+    """Bytes of shared memory that the buffers in a loop, and those before it, leave free."""
     block = loop.parent_block()
     assert block is not None
     before = list(block.ops)[: block.get_operation_index(loop)]
@@ -242,7 +243,7 @@ def _room(loop: tile.ForOp, operands: Sequence[Operand], machine: Machine) -> in
 @dataclass
 class _Roles:
     """Writes the warp that copies at the beginning of a block, and makes a loop wait for it. `wait` is for the loop's
-    product."""
+    matmul."""
 
     region: scheduled.ParallelOp
     loop: tile.ForOp
@@ -251,7 +252,7 @@ class _Roles:
     stages: int
 
     def write(self, spare_bytes: int) -> None:
-        """`spare_bytes`: of memory that is left to what follows the loop while products are under way."""
+        """`spare_bytes`: of memory that is left to what follows the loop while matmuls are under way."""
         warps = 1 if self.region.warps is None else int(decode(self.region.warps))
         rings = [operand.ring(self.stages) for operand in self.operands]
         full, empty = barriers(self.stages, 1), barriers(self.stages, warps // WARPGROUP)
@@ -270,7 +271,7 @@ class _Roles:
     def _multiply(
         self, rings: Sequence[scheduled.AllocOp], full: asynchronous.MbarrierOp, empty: asynchronous.MbarrierOp
     ) -> None:
-        """The loop takes its operands from full stages; its newest product is under way when a trip ends."""
+        """The loop takes its operands from full stages; its newest matmul is under way when a trip ends."""
         block, trip = self.loop.body.block, self.loop.body.block.args[0]
         stages = [stage_of(ring, [trip], self._stage) for ring in rings]
         remove_trips([store for operand in self.operands for _, store in operand.window.trips])
@@ -284,7 +285,7 @@ class _Roles:
         block.insert_op_after(asynchronous.ArriveOp.make([empty.result, trip], before, []), self.wait)
 
     def _wait_behind(self) -> scheduled.MmaWaitOp:
-        """All products have been done behind the loop."""
+        """All matmuls have been done after the loop."""
         last, around = self.loop.body.block.last_op, self.loop.parent_block()
         assert last is not None
         assert around is not None
@@ -300,7 +301,7 @@ class _Roles:
 def _sink(wait: scheduled.MmaWaitOp, spare_bytes: int) -> None:
     """Wait, and convert the result, where it is used first: what does not need it is done meanwhile, in buffers for
     which there are `spare_bytes`. The assembler takes accumulators that are read before a store under a condition to be
-    read while products are under way, and has each product waited for (nvJitLink's remark C7514)."""
+    read while matmuls are under way, and has each matmul waited for (nvJitLink's remark C7514)."""
     moved: list[Operation] = [wait]
     edge = _zone_edge_behind(wait)
     while len(uses := list(moved[-1].results[0].uses)) == 1 and isinstance(user := uses[0].operation, tile.CastOp):
@@ -324,8 +325,8 @@ def _zone_edge_behind(op: Operation) -> tile.ZoneOp | None:
 
 
 def _first_use(op: Operation, spare_bytes: int) -> Operation | None:
-    """The operation behind another one that uses its result first, or the buffer and barrier right before it; or the
-    first buffer for which there is no room, or the end of the zone that the products are in."""
+    """The operation after another one that uses its result first, or the buffer and barrier right before it; or the
+    first buffer for which there is no room, or the end of the zone that the matmuls are in."""
     users = {use.operation for use in op.results[0].uses}
     before_use: Operation | None = None
     at = op.next_op

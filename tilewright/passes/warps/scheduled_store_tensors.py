@@ -1,8 +1,8 @@
-"""Have the machine store results that are in a buffer of the block on their way to whole lines of an array.
+"""Store results from shared memory by tensor copies (TMA stores).
 
 It is done where a warp has the machine copy, which can store, too: in boxes, of which what is beyond the array is left
 out. The buffer gets the lines and swizzle of the copy engine, where lanes of a warp write to different banks. If they
-would not, or the machine does not store such a window, threads do, and a remark says why.
+would not, or the machine does not store such a window, threads do, and a remark gives the reason.
 
 Before:
     func.func @main(%x: tensor<64x64xf16>) -> tensor<64x64xf16> {
@@ -101,7 +101,7 @@ class ScheduledStoreTensorsPass:
                 continue
             _write(trip, buffer)
             shape = " x ".join(map(str, buffer.static_shape))
-            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "stored by the machine", f"a tile of {shape}"))
+            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "stored by TMA", f"a tile of {shape}"))
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def _buffer(trip: _Trip, machine: Machine) -> Layout:
     ports = MemoryPorts(memory.banks, memory.bank_bytes, memory.widest_bytes)
     access = None if held is None else register_access(held, buffer, item, ports)
     if access is None or not access.is_ideal:
-        raise Refused("lanes would meet in the banks of the memory")
+        raise Refused("lanes would have bank conflicts")
     return buffer
 
 

@@ -1,9 +1,9 @@
-"""Have the products of a chain add up in tensor memory, begun by one thread of the warps that go on with their results.
+"""Accumulate the matmuls of a chain in tensor memory; one thread of the consuming warps issues them.
 
-Each product of the block's own warps that is not waited for at once has columns of its own. What it adds to is put
-there, a barrier tells the thread that begins it that all warps are done with its columns and its operands, and a commit
-completes a phase of a barrier in memory; where the product is waited for, that phase is, and the sum is loaded. Other
-products and what is computed go on meanwhile.
+Each matmul of the block's own warps that is not waited for at once has columns of its own. What it adds to is put
+there, a barrier signals the thread that begins it that all warps are done with its columns and its operands, and a
+commit completes a phase of a barrier in memory; where the matmul is waited for, that phase is, and the sum is loaded.
+Other matmuls and what is computed continue meanwhile.
 
 Before:
     builtin.module {
@@ -164,7 +164,7 @@ class ScheduledSumInTensorMemoryPass:
                 products = [op for op in ops if op.atom.data.startswith(TCGEN05)]
                 if products:
                     columns = _Writer(region, products).write()
-                    decision = f"{len(products)} products in tensor memory"
+                    decision = f"{len(products)} matmuls accumulate in tensor memory"
                     unit.remarks.append(Remark(self.name, kernel.sym_name.data, decision, f"{columns} columns"))
 
 
@@ -178,7 +178,7 @@ def _begins_with_zeros(product: scheduled.MmaOp) -> bool:
 def _wait_of(product: scheduled.MmaOp) -> scheduled.MmaWaitOp:
     users = [use.operation for use in product.result.uses]
     if len(users) != 1 or not isinstance(users[0], scheduled.MmaWaitOp):
-        raise CompilerBug("a product for tensor memory is not waited for once")
+        raise CompilerBug("a matmul in tensor memory is not waited for once")
     return users[0]
 
 
@@ -231,7 +231,7 @@ class _Writer:
     def _allocated(self, type: ArrayType, columns: int) -> tensor_memory.TensorAllocOp:
         all_columns = tensor_columns(columns)
         if all_columns > tensor_memory.COLUMNS:
-            raise CompilerBug(f"products of a chain take {columns} columns of tensor memory")
+            raise CompilerBug(f"matmuls of a chain take {columns} columns of tensor memory")
         shape = (type.shape[0], all_columns)
         result = tile.ref(ArrayType(shape, type.dtype), tensor_memory.TENSOR, str(tensor_memory_accumulator(shape)))
         return tensor_memory.TensorAllocOp.make([], {"columns": all_columns}, [result])
@@ -269,7 +269,7 @@ class _Writer:
     def _wait(
         self, product: scheduled.MmaOp, part: tensor_memory.TensorPartOp, mbarrier: asynchronous.MbarrierOp
     ) -> None:
-        """A trip's product completes a phase of its own."""
+        """A trip's matmul completes a phase of its own."""
         wait = _wait_of(product)
         loop = product.parent_op()
         trips = [loop.body.block.args[0]] if isinstance(loop, tile.ForOp) else []
@@ -297,7 +297,7 @@ def _fence(side: str) -> tensor_memory.TensorFenceOp:
 
 
 def _told() -> list[Operation]:
-    """All warps tell each other of what they did in tensor memory."""
+    """All warps indicate each other of what they did in tensor memory."""
     return [_fence(tensor_memory.BEFORE), scheduled.BarrierOp.make([], {"scope": scheduled.BLOCK}, [])]
 
 

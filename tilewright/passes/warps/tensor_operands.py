@@ -1,4 +1,4 @@
-"""Operands that the machine multiplies from the memory of a block, and copies there by itself."""
+"""Operands of asynchronous MMAs in shared memory, filled by tensor copies."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tilewright.passes.warps.tensor_windows import boxes_of
 
 
 def tensor_operand(side: SSAValue, loop: tile.ForOp, is_left: bool) -> tuple[Window, Layout]:
-    """The window that an operand of a loop's product is, and the layout of the buffer that it is copied to.
+    """The window that an operand of a loop's matmul is, and the layout of the buffer that it is copied to.
 
     Raises:
-        Refused: it is none, is not copied by boxes or not multiplied where it lies.
+        Refused: it is none, is not copied by boxes or not multiplied in place.
     """
     window = window_behind(side, loop.body.block, is_left)
     buffer = matrix_landing(window, 1 if is_left else 0)

@@ -1,4 +1,4 @@
-"""Windows of arrays that the machine copies by itself, a box at a time: tensor copies.
+"""Tensor copies: windows of arrays that the copy engine (TMA) transfers box by box.
 
 A box has some elements along each dim of the array, and is written line after line: PTX ISA, "Tensor Data Movement"
 and cp.async.bulk.tensor; limits: CUDA Driver API, cuTensorMapEncodeTiled. What of a box is beyond the array is zero.
@@ -75,7 +75,7 @@ def _parts_of_a_rank(
     further = by_rank[1][0][1] - by_rank[0][0][1]
     for rank, own in enumerate(by_rank):
         if [offset - rank * further for _, offset in own] != [offset for _, offset in by_rank[0]]:
-            raise Refused("the parts of a window do not lie alike in the buffer")
+            raise Refused("the parts of a window differ in their buffer layout")
     return tuple(by_rank[0]), tuple(step if each == dim else 0 for each in range(len(shape))), further
 
 
@@ -83,7 +83,7 @@ def _forms(map: AffineMap) -> list[Form]:
     dims = tuple(Index(dim) for dim in range(map.num_dims))
     forms = [linear_form(expression, dims) for expression in map.results]
     if any(form is None for form in forms):
-        raise Refused("its place in the array is not linear")
+        raise Refused("the offset of the window is not linear")
     return [form for form in forms if form is not None]
 
 
@@ -120,7 +120,7 @@ def _sides(
 def _parts(
     layout: Layout, dtype: DType, sides: tuple[int, ...], order: tuple[int, ...]
 ) -> tuple[tuple[tuple[int, ...], int], ...]:
-    """Where the boxes begin. Each is dense, its dims in the order of the array's."""
+    """The origins of the boxes. Each box is dense, with its dims in the order of the array's."""
     places = _unswizzled(layout)
     inside = np.zeros(sides, np.int64)
     step = 1
@@ -139,7 +139,7 @@ def _parts(
 
 
 def _unswizzled(layout: Layout) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """The place of each element before its swizzle."""
+    """The position of each element before its swizzle."""
     index = np.indices(layout.static_shape, dtype=np.int64)
     places = np.zeros(layout.static_shape, np.int64)
     for term in layout.linear_terms(SHARED):

@@ -1,6 +1,6 @@
-"""Make one loop of loops around a product that a warp of its own has the machine copy for.
+"""Flatten the loops around a matmul whose operands a producer warp copies.
 
-What such a product contracts along several dimensions it goes through in a loop for each. The warp that copies goes on
+What such a matmul contracts along several dimensions it goes through in a loop for each. The warp that copies continues
 from stage to stage, of one loop: its trips stand for the points of the loops' grid.
 
 Before:

@@ -1,4 +1,4 @@
-"""The tiles that the blocks of a kernel of products do: what they read of arrays, and their numbers."""
+"""The tiles that the blocks of a kernel of matmuls do: what they read of arrays, and their numbers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ProductGrid:
 
 
 def product_grid(kernel: tile.KernelOp, region: scheduled.ParallelOp) -> ProductGrid | None:
-    """The two dims of a region with products of which one array is read by the one alone, and one by the other; None
+    """The two dims of a region with matmuls of which one array is read by the one alone, and one by the other; None
     where there are none."""
     if not any(isinstance(op, scheduled.MmaOp | tensor_memory.TensorMmaOp) for op in region.walk()):
         return None
@@ -49,13 +49,13 @@ def product_grid(kernel: tile.KernelOp, region: scheduled.ParallelOp) -> Product
 
 
 def _bytes_with(panels: dict[tuple[SSAValue, frozenset[SSAValue]], int], one: SSAValue, other: SSAValue) -> int:
-    """What goes by one coordinate and not by another."""
+    """Bytes of windows that depend on one coordinate and not on another."""
     return sum(nbytes for (_, used), nbytes in panels.items() if one in used and other not in used)
 
 
 def _panels(kernel: tile.KernelOp, region: scheduled.ParallelOp) -> dict[tuple[SSAValue, frozenset[SSAValue]], int]:
-    """What a block reads of each array, by the coordinates that its place goes by. What is copied before a loop is
-    copied once more in it."""
+    """Bytes of the windows of each array that a block reads, by the coordinates of their offsets. A window that is
+    copied before a loop is copied once more in it."""
     panels: dict[tuple[SSAValue, frozenset[SSAValue]], int] = {}
     indices = set(region.body.block.args)
     for op in region.walk():
@@ -88,7 +88,7 @@ def _loops_around(op: Operation) -> Iterator[tile.ForOp]:
 
 def blocks_together(region: scheduled.ParallelOp, machine: Machine) -> int:
     """How many blocks of a region a core has room for, at least one: shared memory, if no buffers share it, warps, and
-    registers for their sums and what is beside."""
+    registers for their sums and what is next to."""
     ops = list(region.walk())
     taken = sum(op.count * op.stage_bytes for op in ops if isinstance(op, scheduled.AllocOp))
     warps = 1 if region.warps is None else int(decode(region.warps))
@@ -119,6 +119,6 @@ def number_points(region: scheduled.ParallelOp, dims: Sequence[int], group: int)
 
 
 def point_of(region: scheduled.ParallelOp) -> tile_order.PointOp | None:
-    """What says the coordinates of a region's blocks, where they are numbered."""
+    """The operation that computes the coordinates of a region's blocks from their index."""
     first = region.body.block.first_op
     return first if isinstance(first, tile_order.PointOp) else None

@@ -1,7 +1,7 @@
-"""Give every tile of a kernel its layout over warps, lanes and registers, and make every movement of data an operation.
+"""Assign layouts over warps, lanes and registers to all tiles of a kernel, and insert relayouts as operations.
 
 A tile that is the same everywhere, or computed from its coordinates, has no layout: it is made where it is used. Where
-the layouts on both sides of an operation do not correspond, data moves as `plan_relayout` says: within a warp by
+the layouts on both sides of an operation do not correspond, data moves as `plan_relayout` states: within a warp by
 `tile.relayout`, between warps through a buffer of the block, with a barrier before it is written, so that all have read
 what was there before, and one before it is read. The terms of a sum that several warps hold become a dim of their own.
 
@@ -85,8 +85,8 @@ from tilewright.primitives import ArrayType
 
 @dataclass(frozen=True)
 class TileLowerToWarpsPass:
-    """`warps`: how many share a point of the grid, where a kernel does not say it and no tile needs more. `families`:
-    how they multiply where a product does not."""
+    """`warps`: how many share a point of the grid, where a kernel does not state it and no tile needs more. `families`:
+    how they multiply where a matmul does not."""
 
     name: ClassVar[str] = "tile-lower-to-warps"
     warps: int = 4
@@ -112,9 +112,9 @@ def _spills(kernel: tile.KernelOp, machine: Machine, needed: int, room: int) -> 
 
 
 def _by_warpgroups(kernel: tile.KernelOp) -> list[str]:
-    """Tensor memory is for products that say so. Warpgroups may multiply where it is said, and where nothing is said
-    and all operands are windows of a loop: what is computed they would wait for twice, on its way to a buffer and for
-    the product."""
+    """Tensor memory is for matmuls that state it. Warpgroups may multiply where it is declared, and by default and all
+    operands are windows of a loop: what is computed they would wait for twice, on its way to a buffer and for the
+    matmul."""
     dots = [op for op in kernel.walk() if isinstance(op, tile.DotOp)]
     named = {dot.atom.data for dot in dots if dot.atom is not None}
     if named:
@@ -125,7 +125,7 @@ def _by_warpgroups(kernel: tile.KernelOp) -> list[str]:
 
 
 def _is_window(operand: SSAValue, dot: tile.DotOp) -> bool:
-    """Whether an operand is loaded in the product's block, which is that of a loop of the kernel."""
+    """Whether an operand is loaded in the matmul's block, which is that of a loop of the kernel."""
     while isinstance(operand.owner, tile.TransposeOp | tile.FillPaddingOp):
         operand = operand.owner.operands[0]
     loop = dot.parent_op()
@@ -160,7 +160,7 @@ def parsed(text: str) -> Layout:
 
 
 def layout_of(value: SSAValue) -> Layout | None:
-    """Where the elements of a scheduled tile are; None for one that is made where it is used."""
+    """The layout of a scheduled tile; None for one that is computed at its uses."""
     text = layout_text(value)
     return parsed(text) if text else None
 
@@ -224,7 +224,7 @@ class _Lowering:
 
     def _wanted(self, value: SSAValue) -> Layout | None:
         """The layout that an old value should get. A tile that is only wanted in a buffer stays in registers until a
-        product puts it there."""
+        matmul puts it there."""
         found = self.inferred.layout(value)
         return None if found is None or in_memory(found) else found
 
@@ -312,7 +312,7 @@ class _Lowering:
             self.values[result] = moved if is_tile(result) else self._plain(moved, new)
 
     def _lower_iota(self, op: tile.IotaOp, new: Block) -> None:
-        """Where it depends on tiles, in their layout."""
+        """An iota whose index tiles, if any, are moved to one layout."""
         symbols = [self.values[s] for s in op.symbols]
         layout = next((each for each in map(layout_of, symbols) if each is not None), None)
         moved = [self._moved(s, layout, new) for s in symbols]
@@ -325,7 +325,7 @@ class _Lowering:
             raise _not_yet(op, "scans that start from something")
         if op.fn.data == "multiply" and array_type(op.operands[0]).dtype.is_float:
             # The product of a part may overflow where that of the whole line does not.
-            raise _not_yet(op, "scans of products of floats")
+            raise _not_yet(op, "cumulative products of floats")
         value, wanted = self.values[op.operands[0]], self._wanted(op.results[0])
         type, axis = array_type(op.operands[0]), int(op.axis.value.data)
         near = (layout for layout in (layout_of(value), wanted) if layout is not None)
@@ -368,7 +368,7 @@ class _Lowering:
 
     def _lower_dot(self, op: tile.DotOp, new: Block) -> None:
         """Operands where the atom wants them: in registers, or in buffers that are written between two barriers. A
-        product that goes on by itself is waited for."""
+        matmul that continues by itself is waited for."""
         atom = self.inferred.atom(op)
         accumulator = self._moved(self.values[op.accumulator], atom.accumulator, new)
         operands: list[SSAValue] = []
@@ -398,7 +398,7 @@ class _Lowering:
         self.values[op.result] = self._moved(result, self._wanted(op.result), new)
 
     def _target(self, flow: Flow, op: Operation) -> Layout | None:
-        """Where the result of a flow should be: where an operand is, if nothing else is said."""
+        """The layout of a flow's result: by default that of an operand."""
         target = self._wanted(flow.target)
         if target is not None or not is_tile(flow.target) or not isinstance(flow.view, Same):
             return target
@@ -476,7 +476,7 @@ class _Lowering:
         return op.result
 
     def _trip(self, value: SSAValue, store: Step, layout: Layout, new: Block) -> SSAValue:
-        """Through a buffer of the block that lies as the step says."""
+        """Through a buffer of the block that is as the step states."""
         return self._stored_and_loaded(value, store.layout, layout, new)
 
     def _stored_and_loaded(self, value: SSAValue, between: Layout, layout: Layout, new: Block) -> SSAValue:
@@ -538,12 +538,12 @@ def _as_dim(layout: Layout, count: int) -> Layout:
 
 
 def _free_registers(layout: Layout) -> int:
-    """Where registers of a thread begin that the layout does not use."""
+    """The first registers of a thread that the layout does not use."""
     return max((part.stride * static(part.extent) for part in layout.all_iters if part.axis == "reg"), default=1)
 
 
 def _written(op: Operation) -> list[AffineMap]:
-    """Where in the buffer of a regrouping operation its operands go."""
+    """Offsets of the operands in the buffer of a regrouping operation."""
     if not isinstance(op, tile.ConcatOp):
         return [AffineMap.identity(array_type(op.operands[0]).rank)]
     axis, start = int(op.axis.value.data), 0
@@ -557,7 +557,7 @@ def _written(op: Operation) -> list[AffineMap]:
 
 
 def _read(op: Operation) -> AffineMap:
-    """Where in the buffer of a regrouping operation the elements of its result are."""
+    """Offsets of the result's elements in the buffer of a regrouping operation."""
     rank = array_type(op.results[0]).rank
     dims = [AffineExpr.dimension(dim) for dim in range(rank)]
     if isinstance(op, tile.SliceOp):

@@ -1,8 +1,8 @@
-"""Say of products whether the machine adds them up in tensor memory, fed by tensor copies.
+"""Select the matmuls that accumulate in tensor memory (tcgen05), fed by tensor copies.
 
-That takes a loop that does nothing but add products of two windows of arrays, as the machine copies them. Where
-nothing is said of a product that fits, its atom is named; where a product that was to be multiplied so does not fit, a
-remark says why, and the layouts decide how it is multiplied.
+That takes a loop that does nothing but add matmuls of two windows of arrays, as the machine copies them. Where nothing
+is declared of a matmul that fits, its atom is named; where a matmul that was to be multiplied so does not fit, a remark
+gives the reason, and the layouts decide how it is multiplied.
 
 Before:
     func.func @main(%x: tensor<128x48xf16>, %y: tensor<48x32xf16>) -> tensor<128x32xf32> {
@@ -76,7 +76,7 @@ _MOST_RESULTS = 128
 
 @dataclass(frozen=True)
 class TileMultiplyInTensorMemoryPass:
-    """`warps`: how many share a point of the grid, where a kernel does not say it."""
+    """`warps`: how many share a point of the grid, where a kernel does not state it."""
 
     name: ClassVar[str] = "tile-multiply-in-tensor-memory"
     warps: int = 4
@@ -111,31 +111,31 @@ class TileMultiplyInTensorMemoryPass:
 
 
 def _are_a_chain(dots: Sequence[tile.DotOp]) -> bool:
-    """Whether several products say that they are to be in tensor memory: whoever says so knows that they can be."""
+    """Whether several matmuls state that they are to be in tensor memory: whoever states it knows that they can be."""
     return len(dots) > 1 and all(dot.atom is not None and dot.atom.data.startswith(TCGEN05) for dot in dots)
 
 
 def _loop_of(dot: tile.DotOp, kernel: tile.KernelOp) -> tile.ForOp:
-    """The loop that adds up a product from zero.
+    """The loop that adds up a matmul from zero.
 
     Raises:
         Refused: there is none, or it adds up more.
     """
     loop = dot.parent_op()
     if not isinstance(loop, tile.ForOp) or loop.parent_op() is not kernel:
-        raise Refused("the product is not in a loop of its own")
+        raise Refused("the matmul is not in a loop of its own")
     if loop.end is not None:
-        raise Refused("how many trips the loop has is not known before")
+        raise Refused("the trip count of the loop is not known at block start")
     if sum(isinstance(op, tile.DotOp) for op in kernel.walk()) > 1:
-        raise Refused("the kernel has more than one product")
+        raise Refused("the kernel has more than one matmul")
     last = loop.body.block.last_op
     carried = list(loop.body.block.args[1:])
     alone = all(len(list(value.uses)) == 1 for value in (dot.accumulator, dot.result))
     if last is None or carried != [dot.accumulator] or list(last.operands) != [dot.result] or not alone:
-        raise Refused("the loop does more than to add products")
+        raise Refused("the loop does more than accumulate matmuls")
     start = loop.initial[0].owner
     if not isinstance(start, tile.FullOp) or decode(start.value):
-        raise Refused("the sum begins with something else than zeros")
+        raise Refused("the accumulator does not start at zero")
     return loop
 
 
@@ -166,11 +166,11 @@ def _check_operands(dot: tile.DotOp, loop: tile.ForOp, machine: Machine) -> None
         for symbol in window.load.symbols:
             around = symbol.owner.parent_op() if isinstance(symbol, BlockArgument) else None
             if around not in (loop, loop.parent_op()) and not is_point(symbol):
-                raise Refused("the place of a window is not known at the beginning of the block")
+                raise Refused("the offset of a window is not known at the start of the block")
         brought.update(window.moves)
     beside = tile.YieldOp, tile.ZoneOp, tile_order.PointOp
     if any(op not in brought and not isinstance(op, beside) for op in loop.body.block.ops):
-        raise Refused("the loop does more than to add products")
+        raise Refused("the loop does more than accumulate matmuls")
     types = [array_type(side) for side in (dot.left, dot.right)]
     needed = 2 * sum(prod(type.shape) * type.dtype.itemsize for type in types) + _BESIDE_BYTES
     if needed > machine.memory_of(SHARED).bytes:

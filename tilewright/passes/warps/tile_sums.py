@@ -1,4 +1,4 @@
-"""The products of a block in a loop over tiles: in registers of warpgroups, or in two accumulators of tensor memory.
+"""The matmuls of a block in a loop over tiles: in registers of warpgroups, or in two accumulators of tensor memory.
 
 Stages and phases are counted on from tile to tile. Registers hold one sum, which is stored before the next tile is
 multiplied; of two accumulators the warpgroups store one while the next tile adds up in the other.
@@ -30,7 +30,7 @@ _ACCUMULATORS = 2
 
 
 class Parts(Protocol):
-    """What of a block is to go into loops over tiles."""
+    """The operations of a block that move into loops over tiles."""
 
     roles: Sequence[scheduled.RoleOp]
 
@@ -41,7 +41,7 @@ class Parts(Protocol):
 
     @property
     def waits(self) -> Operation:
-        """Where the warpgroups wait for all products of a tile."""
+        """The point where the warpgroups wait for all MMAs of a tile."""
         ...
 
     def prepare(self) -> None:
@@ -49,16 +49,16 @@ class Parts(Protocol):
         ...
 
     def write_role(self, role: scheduled.RoleOp, body: Block) -> None:
-        """What a role does to a tile, in the body of its loop, whose argument is the turn."""
+        """The work of a role on one tile, in the body of its loop, whose argument is the turn."""
         ...
 
     def write_warpgroups(self, body: Block) -> Sequence[Operation]:
-        """What warpgroups do; gives what comes behind their loop."""
+        """Emit the work of the warpgroups; returns the operations after their loop."""
         ...
 
 
 def _loop_in(role: scheduled.RoleOp, others: int) -> tile.ForOp:
-    """The loop of a role that has so many operations beside it.
+    """The loop of a role that has so many operations next to it.
 
     Raises:
         Refused: it has not.
@@ -93,7 +93,7 @@ def _count_on(loop: tile.ForOp, turn: SSAValue) -> None:
 
 @dataclass
 class _InRegisters:
-    """`empty`: the barriers that say that stages are; `waits`: for all products of `loop`."""
+    """`empty`: the barriers that state that stages are; `waits`: for all matmuls of `loop`."""
 
     roles: Sequence[scheduled.RoleOp]
     loops: Sequence[tile.ForOp]
@@ -107,7 +107,7 @@ class _InRegisters:
         _count_on(self.loops[0], body.args[0])
 
     def write_warpgroups(self, body: Block) -> Sequence[Operation]:
-        """When all products have been done, the last stage is empty, too."""
+        """When all matmuls have been done, the last stage is empty, too."""
         turn, loop = body.args[0], self.loops[1]
         _count_on(loop, turn)
         trips = int(loop.trips.value.data)
@@ -127,7 +127,7 @@ def sums_in_registers(region: scheduled.ParallelOp, roles: Sequence[scheduled.Ro
     arrivals = [op.mbarrier.owner for op in region.walk() if isinstance(op, asynchronous.ArriveOp)]
     waits = [op for op in ops if isinstance(op, scheduled.MmaWaitOp)]
     if len(fed) != 1 or len(arrivals) != 1 or len(waits) != 1 or not isinstance(arrivals[0], asynchronous.MbarrierOp):
-        raise Refused("there are products that are not in one loop")
+        raise Refused("the matmuls are not in one loop")
     return _InRegisters(roles, [_loop_in(roles[0], 1), fed[0]], arrivals[0], waits[0])
 
 
@@ -136,7 +136,8 @@ def sums_in_registers(region: scheduled.ParallelOp, roles: Sequence[scheduled.Ro
 
 @dataclass
 class _InTensorMemory:
-    """`total` is where products add up, `commit` says that they are done, to who `waits` for it; then it is `freed`."""
+    """`total` is where matmuls add up, `commit` states that they are done, to who `waits` for it; then it is
+    `freed`."""
 
     region: scheduled.ParallelOp
     roles: Sequence[scheduled.RoleOp]
@@ -149,7 +150,7 @@ class _InTensorMemory:
     taken: asynchronous.MbarrierOp = field(init=False)
 
     def prepare(self) -> None:
-        """Two accumulators, and for each a barrier that says that its sum is there, and one that it was taken."""
+        """Two accumulators, and for each a barrier that signals that its sum is there, and one that it was taken."""
         groups = 1 if self.region.warps is None else int(decode(self.region.warps)) // WARPGROUP
         attributes = {"columns": _ACCUMULATORS * int(decode(self.total.columns)), "stages": _ACCUMULATORS}
         totals = tensor_memory.TensorAllocOp.make([], attributes, [self.total.result.type])
@@ -168,7 +169,7 @@ class _InTensorMemory:
         self.total = totals
 
     def write_role(self, role: scheduled.RoleOp, body: Block) -> None:
-        """Products of a turn begin when the sum of the one before the last was taken."""
+        """Matmuls of a turn begin when the sum of the one before the last was taken."""
         turn = body.args[0]
         if role.role.data != MULTIPLIES:
             _count_on(self.loops[0], turn)
@@ -185,8 +186,8 @@ class _InTensorMemory:
         _at_turn(self.commit, turn)
 
     def write_warpgroups(self, body: Block) -> Sequence[Operation]:
-        """The sum is there, and taken when all warps have loaded it, which the first one says for them: what they told
-        it of tensor memory goes with that."""
+        """The sum is there, and taken when all warps have loaded it, which the first one signals for them: what they
+        signalled it of tensor memory goes with that."""
         turn = body.args[0]
         stage = self._stage(turn)
         body.insert_op_before(stage, self.waits)

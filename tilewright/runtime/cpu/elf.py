@@ -68,7 +68,7 @@ class LinkedImage:
 
 
 class _Part:
-    """One parsed object. `offsets` are the places of its sections in the image, `stubs_at` and `slots_at` those of its
+    """One parsed object. `offsets` are the offsets of its sections in the image, `stubs_at` and `slots_at` those of its
     stubs and addresses: who lays the image out sets them."""
 
     def __init__(self, content: bytes | memoryview) -> None:
@@ -165,7 +165,7 @@ class _Part:
             if apply is None:
                 raise _unloadable(f"relocation {kind} of `{name}` in `{section.name}` is not supported")
             if at >= section.size:
-                raise _unloadable(f"a relocation of `{name}` lies outside `{section.name}`")
+                raise _unloadable(f"a relocation of `{name}` is outside of `{section.name}`")
             place = Place(
                 image,
                 start + at,

@@ -1,4 +1,5 @@
-"""What this machine is: CPU name and features in LLVM's words, cores, caches, and how much of it this process may use.
+"""Description of this machine: CPU name and features as LLVM names them, cores, caches, and the share that this process
+may use.
 
 All of it comes from `/proc` and `/sys`, so that a saved program is checked and run without LLVM. Functions that read
 them take the directory that holds both, `/` by default.
@@ -80,7 +81,7 @@ def parse_cpuinfo(text: str, architecture: str) -> Host:
 
 
 def missing(required: Iterable[str]) -> tuple[str, ...]:
-    """Those of the LLVM features `required` (with or without a leading `+`) that this machine lacks, sorted."""
+    """The LLVM features of `required` (with or without a leading `+`) that this machine lacks, sorted."""
     wanted = {feature.removeprefix("+") for feature in required}
     return tuple(sorted(wanted - host().features))
 
@@ -118,7 +119,7 @@ def _x86_name(fields: dict[str, str], features: frozenset[str]) -> str:
 
 
 def cache_levels(root: Path = _ROOT) -> tuple[CacheLevel, ...]:
-    """The caches of the first CPU, smallest level first; empty where the system does not tell."""
+    """The caches of the first CPU, smallest level first; empty where the system does not indicate."""
     found: list[CacheLevel] = []
     for index in sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index*")):
         size = _read(index / "size")
@@ -160,7 +161,7 @@ def physical_cores(root: Path = _ROOT) -> int:
 
 
 def _core(cpu: int, root: Path) -> object:
-    """The physical core of a CPU; the CPU itself where the system does not tell."""
+    """The physical core of a CPU; the CPU itself where the system does not indicate."""
     topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
     core = _read(topology / "core_id")
     return cpu if core is None else (_read(topology / "physical_package_id"), core)

@@ -58,7 +58,7 @@ class Binding:
             self.function = _make_function(self._memory, support)
 
     def run(self, buffers: ctypes.Array[ctypes.c_void_p]) -> None:
-        """Run on a table of pointers to the inputs and the outputs, with room for the constants behind them.
+        """Run on a table of pointers to the inputs and the outputs, with room for the constants after them.
 
         Raises:
             ResourceExhausted: no memory for the arena.

@@ -18,7 +18,7 @@ from tilewright.runtime.memory import map_pages, map_wiped_on_fork
 
 @dataclass(frozen=True)
 class Support:
-    """Addresses of `tw_parallel`, `tw_run`, `tw_run_unlocked` and `tw_call`, of the state of the pool behind them, and
+    """Addresses of `tw_parallel`, `tw_run`, `tw_run_unlocked` and `tw_call`, of the state of the pool after them, and
     of `tw_new_array`, `tw_blocks` and `tw_block_functions`."""
 
     parallel: int

@@ -1,7 +1,7 @@
 """The ELF relocations of x86-64 and AArch64 that compiled programs use, and the call stubs of each machine.
 
-In the formulas P is the place that is patched, S the target's address, A the addend and G the address of the slot that
-holds S. Sources: x86-64 psABI, table 4.10; AAELF64, section 5.7.
+In the formulas P is the address that is patched, S the target's address, A the addend and G the address of the slot
+that holds S. Sources: x86-64 psABI, table 4.10; AAELF64, section 5.7.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """One place to patch: its offset in `image`, then the addresses P, S, A and G; `stub` jumps to S from nearby."""
+    """One address to patch: its offset in `image`, then the addresses P, S, A and G; `stub` jumps to S from nearby."""
 
     image: bytearray
     offset: int

@@ -1,4 +1,4 @@
-"""Arrays in the memory of a GPU: those of other libraries as they lie, and our results for any of them to take over.
+"""Arrays in the memory of a GPU: those of other libraries as stored, and our results for any of them to take over.
 
 Exchange is by DLPack (`dlpack.h`, version 0.8, the form without a version that all libraries read) and by the CUDA
 Array Interface, version 3.
@@ -33,7 +33,7 @@ _EXTENSION_CODES = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
 class Memory:
     """Memory that we allocated on a device for use on a stream, given back with the last array on it.
 
-    Where another stream has used it, all that the device does is waited for first: nobody says when that one is done.
+    Where another stream has used it, all that the device does is waited for first: nobody states when that one is done.
     """
 
     def __init__(self, driver: Driver, ordinal: int, nbytes: int, home: Stream) -> None:
@@ -106,7 +106,7 @@ class DeviceArray:
         return self.address < other.address + other.nbytes and other.address < self.address + self.nbytes
 
     def ready_on(self, handle: int) -> None:
-        """What follows on another stream sees the contents, and may use the memory."""
+        """Make later work on another stream wait for the contents, and let it use the memory."""
         if isinstance(self.owner, Memory) and self.owner.home.handle != handle:
             self.owner.used_elsewhere = True
         if self.stream is not None:
@@ -158,7 +158,7 @@ class DeviceArray:
 
 
 def _order(ordinal: int, before: int, after: int) -> None:
-    """What follows on a stream waits for what is on another."""
+    """Make later work on a stream wait for work on another one."""
     if before == after:
         return
     driver = cuda_driver.driver()
@@ -275,7 +275,7 @@ def device_of(value: Any) -> int | None:
 
 
 def library_stream(value: Any) -> Stream | None:
-    """The stream that the library of an array on a device would use now, if it says; that of our own results."""
+    """The stream that the library of an array on a device would use now, if it states; that of our own results."""
     if isinstance(value, DeviceArray):
         return None if value.stream is None or value.stream.is_own else value.stream
     if device_of(value) is None:
@@ -293,7 +293,7 @@ def on_device(value: Any, ordinal: int, stream: Stream, *, may_copy: bool = Fals
     torch tensor that is not contiguous it is a copy, if that `may_copy`.
 
     Raises:
-        UnsupportedOnTargetError: its elements do not lie one after the other.
+        UnsupportedOnTargetError: its elements are not one after the other.
         DTypeError: its element type is none of ours.
         ArgumentError: its library does not give it.
     """

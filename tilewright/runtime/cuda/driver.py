@@ -148,7 +148,7 @@ class Driver(Protocol):
         ...
 
     def free_on(self, address: int, stream: int) -> None:
-        """Give back memory of `allocate_on` behind all that is on a stream."""
+        """Give back memory of `allocate_on` after all that is on a stream."""
         ...
 
     def copy_in(self, target: int, source: int, nbytes: int, stream: int) -> None:
@@ -180,7 +180,7 @@ class Driver(Protocol):
     def record(self, event: int, stream: int) -> None: ...
 
     def wait(self, stream: int, event: int) -> None:
-        """What follows on the stream waits for what the event has recorded."""
+        """Make later work on the stream wait for the event."""
         ...
 
     def elapsed_s(self, start: int, end: int) -> float:
@@ -190,7 +190,7 @@ class Driver(Protocol):
     def begin_capture(self, stream: int) -> None: ...
 
     def end_capture(self, stream: int) -> int:
-        """What was captured, as a graph that can be launched."""
+        """The captured work, as an executable graph."""
         ...
 
     def launch_graph(self, graph: int, stream: int) -> None: ...
@@ -429,7 +429,7 @@ class BindingsDriver:
 
     @functools.lru_cache(maxsize=1024)  # noqa: B019  there is one driver
     def _tensor_map(self, described: TensorMap, address: int) -> bytes:
-        """What a kernel's tensor copies are given of the array at an address."""
+        """The tensor map of the array at an address."""
         api = self._api
         count, swizzle = len(described.shape), described.swizzle
         tensor_map = self._call(
@@ -452,7 +452,7 @@ class BindingsDriver:
 
 @dataclass(frozen=True)
 class Found:
-    """What there is of CUDA: the CUDA version of the driver, the devices, or why there is neither."""
+    """The CUDA installation: the driver's CUDA version and the devices, or the reason that there are none."""
 
     version: str | None = None
     devices: Sequence[Device] = field(default_factory=tuple[Device, ...])
@@ -493,7 +493,7 @@ def replaced(other: Driver) -> Generator[None]:
 
 
 def found() -> Found:
-    """What `tilewright doctor` tells of CUDA."""
+    """The report of `tilewright doctor` on CUDA."""
     try:
         here = driver()
         major, minor = here.version()
@@ -506,7 +506,7 @@ def device_for(name: str, chip: str, ordinal: int | None = None) -> Device:
     """The device that a program for a chip runs on: the first that fits, or the one that its arguments are on.
 
     Raises:
-        ResourceUnavailable: there is none; it says what was found.
+        ResourceUnavailable: there is none; it states what was found.
     """
     seen = found()
     chosen = [device for device in seen.devices if ordinal is None or device.ordinal == ordinal]

@@ -158,7 +158,7 @@ class Loaded:
         workspace.stream = stream
 
     def staged(self, workspace: Workspace, number: int) -> int:
-        """Where the input or output of a number lies that is not used where the caller has it."""
+        """The address of an input or output in staging memory, by its index."""
         if not workspace.staging:
             workspace.staging = self._allocated(self.staging_bytes)
         return workspace.staging + self._places[number]
@@ -170,13 +170,13 @@ class Loaded:
             raise self.memory_error(error) from None
 
     def memory_error(self, error: DriverFailure) -> TilewrightError:
-        """What is said of a failed allocation."""
+        """The error for a failed allocation."""
         if not error.out_of_memory:
             return error
         return self.no_memory(f"{self.driver.free_bytes()} of its {self.device.memory_bytes} bytes are free")
 
     def no_memory(self, reason: str) -> ResourceExhausted:
-        """What is said of memory that is not there."""
+        """The error for missing memory."""
         manifest = self.manifest
         arrays = sum(spec.nbytes for spec in (*manifest.inputs, *manifest.outputs))
         constants = sum(constant.nbytes for constant in manifest.constants)
@@ -340,8 +340,8 @@ class Loaded:
 
 
 def staging_places(manifest: Manifest) -> tuple[tuple[int, ...], int]:
-    """Where each input and output lies that is not used where the caller has it, and the bytes of all. A donated input
-    and its output share a place."""
+    """Offsets of the inputs and outputs in staging memory, which those that are not used in place are copied through,
+    and the bytes of all. A donated input and its output share memory."""
     sources = {alias.output: alias.input for alias in manifest.aliases}
     places: list[int] = []
     end = 0

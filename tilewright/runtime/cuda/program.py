@@ -4,7 +4,7 @@
     out = program(q, k, v)
 
 Nothing of a GPU is needed to make, load or save one; the first call looks for a device that it fits. Arrays on a device
-are used where they lie; NumPy arrays are copied there and back.
+are used in place; NumPy arrays are copied there and back.
 
 Where all arrays are on the device and the stream is the caller's (`tw.stream`, the argument `stream`, or the current
 one of torch or CuPy), a call returns as soon as its kernels are launched. Every other call is done when it returns.
@@ -52,7 +52,7 @@ class DeviceProgram(ProgramFile):
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
         if self.manifest.device is None:
-            raise CompilerBug(f"the manifest of `{self.manifest.name}` says nothing of a device")
+            raise CompilerBug(f"the manifest of `{self.manifest.name}` declares no device")
         self._code: DeviceCode = self.manifest.device
         self._loaded: dict[tuple[cuda_driver.Driver, int | None], Loaded] = {}
         self._lock = Lock()
@@ -73,10 +73,10 @@ class DeviceProgram(ProgramFile):
 
         Raises:
             ArgumentError: a wrong number of arrays, an `out` that cannot be written, or no stream.
-            DTypeError, ShapeError: an array is not what the manifest says.
+            DTypeError, ShapeError: an array is not what the manifest states.
             UnsupportedOnTargetError: an array on the device is not contiguous, or the stream is being captured.
             OverlapError: an array that is written overlaps another one.
-            ResourceUnavailable: there is no device that the program fits; it says what was found.
+            ResourceUnavailable: there is no device that the program fits; it states what was found.
             ResourceExhausted: the device has not the memory for the call; nothing has run.
             ProgramFileError: the file's constants are damaged; they are checked at the first call.
             DeviceError: the driver or a kernel failed.
@@ -167,8 +167,7 @@ def _stream_for(asked: Any, arrays: Sequence[Any]) -> Stream | None:
 
 @dataclass(frozen=True)
 class _Buffer:
-    """Where an input or output is for the kernels. What `source` has comes there first; what is there goes to `target`
-    in the end."""
+    """The device memory of an input or output. It is copied from `source` first, and to `target` in the end."""
 
     address: int
     source: Given | None = None
@@ -303,7 +302,8 @@ class _Call:
 
     @staticmethod
     def _own_address(array: Given) -> int | None:
-        """Where kernels can use an array as it lies, if they can: those on the device that begin as kernels want it."""
+        """The address of an array that kernels can use in place: one on the device with the alignment that kernels
+        require; else None."""
         if array.nbytes == 0:
             return 0
         if isinstance(array, DeviceArray) and array.address % ALIGNMENT_BYTES == 0:

@@ -1,6 +1,6 @@
-"""What a program does on a GPU: its kernels, and the steps of a call over numbered buffers.
+"""The host program on a GPU: kernels, and the steps of a call over numbered buffers.
 
-Buffers are numbered: the inputs, the outputs, the constants, then the places of the arena.
+Buffers are numbered: the inputs, the outputs, the constants, then the offsets in the arena.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ ALIGNMENT_BYTES = 16
 
 
 class TensorMap(msgspec.Struct, frozen=True, kw_only=True):
-    """What a kernel's tensor copies know of the array at a parameter: the name of its type, tf32 for one of f32 that is
-    rounded on the way, its `shape` in elements and
-    the `strides` in bytes of all dims but the first, elements of a box along each dim, the first dim being the fastest,
-    and bytes of the swizzle. CUDA Driver API, "Tensor Map Object Management"."""
+    """The tensor map of the array at a parameter: the name of its type, tf32 for one of f32 that is rounded on the way,
+    its `shape` in elements and the `strides` in bytes of all dims but the first, elements of a box along each dim, the
+    first dim being the fastest, and bytes of the swizzle. CUDA Driver API, "Tensor Map Object Management"."""
 
     parameter: int
     dtype: str
@@ -35,14 +34,14 @@ class TensorMap(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def nbytes(self) -> int:
-        """What the array takes at least."""
+        """The minimum bytes of the array."""
         return self.strides[-1] * self.shape[-1] if self.strides else self.shape[0]
 
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     """The entry of one module, and how it is launched: blocks, threads of each, bytes of dynamic shared memory, and
     blocks of a cluster. Each of its `parameters` is the address of a buffer of at least as many bytes; `tensor_maps`
-    are parameters behind them. With `zones`, the last of its buffers is for their records."""
+    are parameters after them. With `zones`, the last of its buffers is for their records."""
 
     name: str
     blocks: int
@@ -90,14 +89,14 @@ Step: TypeAlias = Launch | Copy | While | If
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """A place in the arena, in bytes."""
+    """An offset in the arena, in bytes."""
 
     offset: int
     nbytes: int
 
 
 class DeviceCode(msgspec.Struct, frozen=True, kw_only=True):
-    """Kernels for a chip such as `sm_90a`, the places of the arena, and the steps of a call, in order."""
+    """Kernels for a chip such as `sm_90a`, the offsets in the arena, and the steps of a call, in order."""
 
     chip: str
     kernels: tuple[Kernel, ...]

@@ -1,4 +1,4 @@
-"""Each thread of a program as a Python function, one for each agent that runs it.
+"""Python functions that run the threads of a program, one for each kind of thread.
 
     def agent(a, heap, row, column, o0, o1, ...):       for a reader
         o0 = o0(a); ...
@@ -7,9 +7,9 @@
             while o0(): yield False                      cores.reserve
             ...
 
-`o0` and so on make what the agent's core does there (`steps.py`), before the loops around it, so that what a core does
-not come to is not made. A generator yields True where others have to go on first, and False where it waits for somebody
-to wake it.
+`o0` and so on make what the thread's core does there (`steps.py`), before the loops around it, so that what a core does
+not come to is not made. A generator yields True where others have to continue first, and False where it waits for a
+thread to wake it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _Generator: TypeAlias = "GeneratorType[bool, None, None]"
 
 @dataclass(frozen=True)
 class AgentCode:
-    """`function` makes an agent's generator; `steps`: what it is made of, each of one operation; `trip_names`: for each
+    """`function` makes a thread's generator; `steps`: what it is made of, each of one operation; `trip_names`: for each
     operation the variables that count the trips of the loops around it."""
 
     function: Callable[..., _Generator]
@@ -56,7 +56,7 @@ class AgentCode:
     trip_names: dict[Operation, tuple[str, ...]]
 
     def start(self, agent: Agent) -> None:
-        """Give an agent its generator."""
+        """Give a thread its generator."""
         makes = self._makes if agent.world.timeline is None else [partial(_noted, *each) for each in self.steps]
         if self._made_first:
             makes = [make(agent) if i in self._made_first else make for i, make in enumerate(makes)]
@@ -70,7 +70,7 @@ class AgentCode:
 
     @cached_property
     def _units(self) -> list[str]:
-        """Units that are configured, in the order of the text: reports say them in this order."""
+        """Units that are configured, in the order of the text: reports state them in this order."""
         return [*dict.fromkeys(op.unit.data for op, _ in self.steps if isinstance(op, cores.ConfigureOp))]
 
     @cached_property
@@ -79,14 +79,14 @@ class AgentCode:
 
 
 def _noted(op: Operation, step: Step, agent: Agent) -> Action:
-    """What a step does, which the timeline notes."""
+    """The work of a step, for the timeline."""
     assert agent.world.timeline is not None
     return agent.world.timeline.noting(agent, op, step.make(agent))
 
 
 @dataclass
 class _Writer:
-    """The text of one agent's function."""
+    """The text of one thread's function."""
 
     role: str
     marks: bool
@@ -131,7 +131,7 @@ class _Writer:
         self._nest([f"if {condition} == 0:", "else:"], [op.then.block, op.otherwise.block])
 
     def _nest(self, heads: Sequence[str], blocks: Sequence[Block]) -> None:
-        """Blocks behind their heads; nothing where the agent does nothing in any of them."""
+        """Blocks after their heads; nothing where the thread does nothing in any of them."""
         before, does_something = len(self.lines), False
         for head, block in zip(heads, blocks, strict=True):
             self._line(head)
@@ -179,7 +179,7 @@ class _Writer:
 
 
 def code_of(thread: cores.ThreadOp, role: str, row: SSAValue, column: SSAValue, marks: bool) -> AgentCode:
-    """The function of an agent that runs a thread. `marks`: whether zones are noted."""
+    """The Python function of one thread of a core. `marks`: whether zones are noted."""
     writer = _Writer(role, marks)
     writer.variables |= {row: "row", column: "column"}
     writer.block(thread.body.block)

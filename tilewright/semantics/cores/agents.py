@@ -1,11 +1,11 @@
-"""The agents of a program: the movers of each core, and the three parts of its thread that computes.
+"""The threads of a program: the movers of each core, and unpack, math and pack of its compute kernel.
 
-What happened is told apart by vector clocks. Each agent has a column, and so has what each mover began and has not
-waited for: reads, writes to arrays, writes to cores, and numbers of semaphores that are multicast. An event at clock c
-of a column is known to an agent whose vector has c or more there. Its own events an agent knows; its clock moves on
-when it tells others what it knows.
+Events are ordered by vector clocks. Each thread has a column, and so has what each mover began and has not waited for:
+reads, writes to arrays, writes to cores, and numbers of semaphores that are multicast. An event at clock c of a column
+is known to a thread whose vector has c or more there. Its own events a thread knows; its clock moves on when it signals
+others what it knows.
 
-That what was written to other cores has come to all of them is known behind a barrier. That it has come to one of them
+That what was written to other cores has come to all of them is known after a barrier. That it has come to one of them
 is known by a number that came there later: the core notes who knew of it, and when. Whoever knows that knows it, too.
 """
 
@@ -56,14 +56,14 @@ class Stamp(NamedTuple):
 
 
 class Resource(Protocol):
-    """What an agent may wait for."""
+    """A resource that a thread may wait for."""
 
     def wait_text(self, agent: Agent) -> str:
-        """What the agent waits for, and what there is."""
+        """The amount that the thread waits for, and the present one."""
         ...
 
     def providers(self, agent: Agent) -> Sequence[Agent]:
-        """Who could bring it."""
+        """The threads that could signal it."""
         ...
 
     def starved_kind(self, agent: Agent) -> str:
@@ -73,7 +73,7 @@ class Resource(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Unit:
-    """A unit of an agent. `state`: what it is configured for, None before; `is_new`: whether it was not used since.
+    """A unit of a thread. `state`: what it is configured for, None before; `is_new`: whether it was not used since.
     `used`: the state in which it was last used. `configures`: how often it was configured; `changes`: how often it had
     to be."""
 
@@ -90,7 +90,7 @@ class Unit:
 
 @dataclass(eq=False)
 class Agent:
-    """One agent of a core. `time`: up to where it has come, in cycles; `busy`: how many of these it worked. `waiting`:
+    """One thread of a core. `time`: up to where it has come, in cycles; `busy`: how many of these it worked. `waiting`:
     what it waits for, and in which operation."""
 
     world: World
@@ -131,7 +131,7 @@ class Agent:
         return found
 
     def trips_of(self, op: Operation) -> tuple[int, ...]:
-        """Which trip of each loop around an operation the agent is in."""
+        """Which trip of each loop around an operation the thread is in."""
         names = self.trip_names.get(op)
         frame: FrameType | None = None if self.generator is None else self.generator.gi_frame
         if not names or frame is None:
@@ -150,13 +150,13 @@ class Agent:
         self.time += cycles
 
     def wait_for(self, resource: Resource, op: Operation) -> bool:
-        """Stop until somebody wakes the agent."""
+        """Stop until another thread wakes this one."""
         self.waiting = (resource, op)
         self.waiting_since = self.time
         return True
 
     def wake(self, time: float) -> None:
-        """Go on, where the agent waits."""
+        """Continue a waiting thread."""
         if self.waiting is not None:
             self.waiting = None
             if time > self.time:
@@ -164,17 +164,17 @@ class Agent:
             self.world.schedule(self)
 
     def forget(self) -> None:
-        """Drop what leads back to the agent."""
+        """Drop what leads back to the thread."""
         self.generator = None
 
     # ---- what it knows ----------------------------------------------------------------------------------------------
 
     def stamp(self, op: Operation) -> Stamp:
-        """What the agent does now."""
+        """A stamp of the thread's current operation."""
         return Stamp(self.column, self.clock, self, op)
 
     def tell(self) -> Knowledge:
-        """What it knows, with what it did; what it does from now on is not among it."""
+        """A snapshot of its clocks, including its own events so far; its own clock advances."""
         told = self.vector.copy()
         self.clock += 1
         self.vector[self.column] = self.clock
@@ -217,7 +217,7 @@ class Mover(Agent):
         return Stamp(self.column + column, self.begun[column], self, op)
 
     def finish(self, column: int) -> None:
-        """All that is under way has ended, and the agent knows."""
+        """All that is under way has ended, and the thread knows."""
         self.vector[self.column + column] = self.begun[column]
         self.time = max(self.time, self.lands[column])
 
@@ -235,11 +235,11 @@ class Mover(Agent):
         return stamp
 
     def written_to(self, core: Core) -> Written:
-        """What a number that goes to a core comes behind: what was written to the core before."""
+        """The writes to a core that precede a semaphore value sent to it."""
         return self.column + CORE_WRITES, self.sent.get(core, 0)
 
     def has_come(self, agent: Agent, stamp: Stamp) -> bool:
-        """Whether an agent knows that what this one wrote to other cores has come to all of them."""
+        """Whether a thread knows that what this one wrote to other cores has come to all of them."""
         if stamp.column != self.column + CORE_WRITES:
             return False
         cores = self.destinations.get(stamp.clock)
@@ -272,7 +272,7 @@ class Core:
                 del known[0]
 
     def has_come(self, agent: Agent, stamp: Stamp) -> bool:
-        """Whether an agent knows that what a mover wrote to this core at a clock of its own has come."""
+        """Whether a thread knows that what a mover wrote to this core at a clock of its own has come."""
         known = self.came.get(stamp.column, ())
         return any(clock >= stamp.clock and agent.knows(who) for clock, who in reversed(known))
 

@@ -113,8 +113,8 @@ class ArrayMemory:
     def _keep_in_order(
         self, agent: Agent, page: int, elements: Array | None, stamp: Stamp, uses: _Uses, what: str, does: str
     ) -> None:
-        """What others did with some elements of a page, or all of them, the agent knows; that is not looked at again
-        once all of the page is written."""
+        """Check that the thread knows the accesses of others to some elements of a page, or to all of them; that is not
+        looked at again once all of the page is written."""
         for other, theirs in uses.get(page, ()):
             shared = elements is None or bool(np.isin(elements, theirs).any())
             if shared and not agent.knows(other):

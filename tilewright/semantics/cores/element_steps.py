@@ -1,4 +1,4 @@
-"""What movers do element by element: numbers that depend on their place, and elements of arrays by coordinates."""
+"""Steps of movers element by element: numbers that depend on their position, and elements of arrays by coordinates."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def generate_steps(op: cores.GenerateOp, names: Names) -> list[Step]:
 
 @dataclass(frozen=True)
 class TilePlaces:
-    """Where the lanes of a tile are: their pages, and elements of these, face by face."""
+    """Page indices and element indices of a tile's lanes, face by face."""
 
     pages: Array
     elements: Array
@@ -75,7 +75,7 @@ def _tile_of(op: cores.ElementsOp) -> TilePlaces:
 
 
 def lanes_in_pages(lanes: Array, shape: Sequence[int], rows: int, columns: int) -> TilePlaces:
-    """Where some lanes of a tile of a shape are, by their coordinates."""
+    """Page and element indices of some lanes of a tile, by their coordinates."""
     outer = [d for d in range(len(shape)) if d not in (rows, columns)]
     page = np.zeros(lanes.shape[1], np.int64)
     for d in outer:
@@ -257,7 +257,7 @@ def _of_array(memory: ArrayMemory, op: cores.ElementsOp, lanes: list[Array]) -> 
 
 
 def _runs(pages: Array, elements: Array) -> int:
-    """In how many pieces elements lie in memory, of those that come one behind another."""
+    """In how many pieces elements are laid out in memory, of those that come one after another."""
     if not pages.size:
         return 0
     place = pages * _ELEMENTS + elements

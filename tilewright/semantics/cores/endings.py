@@ -1,4 +1,4 @@
-"""The end of a program: who cannot go on and why, and what is left that must not be."""
+"""The end of a program: the threads that cannot make progress, and why, and what is left that must not be."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COLUMNS = {READS: "reads", ARRAY_WRITES: "writes", CORE_WRITES: "writes"}
 
 
 def check_endings(world: World, agents: Sequence[Agent]) -> None:
-    """All agents have ended, and all is as it was in the beginning."""
+    """All threads have ended, and all is as it was in the beginning."""
     waiting = [agent for agent in agents if not agent.ended]
     if waiting:
         raise deadlock(waiting)
@@ -68,7 +68,7 @@ def _check_transfers(mover: Mover) -> None:
         if not mover.has_finished(column):
             raise _left(
                 "transfer-not-awaited",
-                f"{mover.name} ends without a barrier of {what} behind what it began",
+                f"{mover.name} ends without a barrier after the {what} that it issued",
                 mover.core,
                 mover.role,
             )
@@ -83,7 +83,7 @@ def _left(kind: str, message: str, core: Core, agent: str = "") -> CoreHazard:
 
 
 def deadlock(waiting: Sequence[Agent]) -> CoreDeadlockError:
-    """Why nobody can go on: who waits for what of somebody who has ended, or a circle of those who wait."""
+    """Why no thread can make progress: who waits for what of a thread who has ended, or a circle of those who wait."""
     chains = [_chain(agent) for agent in waiting]
     # A chain that ends says what is missing; in a circle, which stands for all, nobody is to blame alone.
     ended = [chain for chain in chains if not chain[1]]
@@ -95,7 +95,11 @@ def deadlock(waiting: Sequence[Agent]) -> CoreDeadlockError:
     lines = [_line(agent) for agent in agents]
     others = len(waiting) - len(agents)
     more = f"\n  and {others} more wait" if others > 0 else ""
-    text = "nobody can go on, in a circle" if in_circle else "waits for what does not come"
+    text = (
+        "deadlock: threads wait for each other in a cycle"
+        if in_circle
+        else "waits for an event that is never signalled"
+    )
     head = f"[{kind}] {place(last, op)}: {text}:\n  "
     return CoreDeadlockError(
         kind,
@@ -128,10 +132,10 @@ def _line(agent: Agent) -> str:
     providers = resource.providers(agent)
     going = [each for each in providers if not each.ended]
     if not providers:
-        why = "which nobody brings"
+        why = "which no thread signals"
     elif not going:
         names = ", ".join(each.name for each in providers[:4])
-        why = f"which {names}{' and others' if len(providers) > 4 else ''} would bring, and has ended"
+        why = f"which {names}{' and others' if len(providers) > 4 else ''} would signal, and has ended"
     else:
-        why = f"which {going[0].name} would bring"
+        why = f"which {going[0].name} would signal"
     return f"{place(agent, op)} waits for {resource.wait_text(agent)}, {why}"

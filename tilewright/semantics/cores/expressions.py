@@ -1,4 +1,4 @@
-"""Affine maps as expressions of Python, and places of pages that are sums of a base and what never changes."""
+"""Affine maps as expressions of Python, and positions of pages that are sums of a base and what never changes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def python(expression: AffineExpr, dims: Sequence[str], symbols: Sequence[str]) 
 
 @cache
 def function_of(map: AffineMap) -> Callable[..., tuple[int, ...]]:
-    """What a map without dims gives, as a function of its symbols."""
+    """The value of a map without dims, as a function of its symbols."""
     names = [f"s{i}" for i in range(map.num_symbols)]
     results = "".join(f"{python(each, (), names)}, " for each in map.results)
     return eval(f"lambda {', '.join(names)}: ({results})")
@@ -108,7 +108,7 @@ class Numbers:
 
 
 def numbers_of(map: AffineMap, result: int, extents: Sequence[int], symbols: Sequence[str]) -> Numbers:
-    """What a result of a map is at all points."""
+    """The value of a map's result at all points."""
     expression, rank = map.results[result], len(extents)
     factors = coefficients(expression, rank)
     if factors is not None:
@@ -131,7 +131,7 @@ class Places:
         self.argument = numbers.argument
 
     def pages(self, given: Argument) -> range | Sequence[int]:
-        """The pages: a range where each comes behind the one before."""
+        """The pages: a range where each comes after the one before."""
         if self._is_run and isinstance(given, int):
             first = given + self._first
             return range(first, first + self._count)

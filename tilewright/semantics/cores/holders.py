@@ -1,4 +1,4 @@
-"""What holds the pages of an array: banks of DRAM in turn, or memories of cores."""
+"""Holders of an array's pages: banks of DRAM in turn, or L1 of cores."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Shares = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Holders:
-    """`cores`: of each page the number of the core that holds it, counted along rows of the machine; None where pages
-    are in `banks` of DRAM."""
+    """`cores`: the id of the core that holds each page, counted along rows of the machine; None where pages are in
+    `banks` of DRAM."""
 
     banks: int
     cores: tuple[int, ...] | None = None
@@ -29,7 +29,7 @@ class Holders:
         return page % self.banks if self.cores is None else self.cores[page]
 
     def alike(self, page: int) -> int:
-        """The same for pages that a run of pages from them on is held by the same banks or cores."""
+        """A key that is equal for pages from which runs of pages have the same holders."""
         return page % self.banks if self.cores is None else page
 
     def shares(self, pages: Sequence[int]) -> Shares:
@@ -38,7 +38,7 @@ class Holders:
 
 
 def holders_of(shape: Sequence[int], placement: Placement | None, grid: CoreGrid) -> Holders:
-    """What holds the pages of an array of a shape on a machine."""
+    """The holders of an array's pages on a machine."""
     if placement is None:
         return Holders(grid.dram_banks)
     row, column = placement.holders(page_matrix(shape))

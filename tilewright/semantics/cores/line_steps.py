@@ -1,4 +1,4 @@
-"""What movers do along the lines of a tile: scans and sorts, element by element."""
+"""Steps of movers along the rows of a tile: scans and sorts, element by element."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def sort_steps(op: cores.SortOp) -> list[Step]:
 
 
 def merges(length: int) -> int:
-    """How often all elements of a line are moved, by merging twice as many at a time, and brought first."""
+    """How often all elements of a line are moved, by merging twice as many at a time, and copied first."""
     return 1 + (ceil(log2(length)) if length > 1 else 0)
 
 

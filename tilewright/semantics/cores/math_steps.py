@@ -1,4 +1,4 @@
-"""What math does: it takes what was unpacked, and computes in the tile registers."""
+"""Steps of math: it reads the source registers, and computes in the tile registers."""
 
 from __future__ import annotations
 

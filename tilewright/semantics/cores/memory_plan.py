@@ -1,4 +1,4 @@
-"""Where the queues of a program are in the memory of each core, and whether they have room there."""
+"""Addresses of a program's queues in L1, and a check that they fit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.semantics.hazards import CoreHazard
 
 
 def addresses_of(program: cores.ProgramOp, grid: CoreGrid) -> list[int]:
-    """The address of each queue: what the program says, or one behind another where it says nothing.
+    """The address of each queue: what the program states, or one after another where it declares nothing.
 
     Raises:
         CoreHazard: a machine has fewer queues or semaphores, or its memory has no room, or they are not where they may

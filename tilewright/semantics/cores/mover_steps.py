@@ -1,4 +1,4 @@
-"""What movers do with whole pages, and with numbers of semaphores.
+"""Steps of movers on whole pages and on semaphores.
 
 Bytes are moved when a transfer begins; when they may be used is a matter of clocks, by which whoever touches them
 before is found, and of the time at which a barrier ends and a semaphore's number comes. On one network, a number that a
@@ -63,7 +63,7 @@ class Move(NamedTuple):
 
 class Moves:
     """The moves of an operation on one array. Where all coordinates are sums of a base and what never changes, so are
-    pages of the array and places; else they are worked out once for each place of the operation's window."""
+    pages of the array and positions; else they are worked out once for each position of the operation's window."""
 
     def __init__(self, op: cores.PagesOp, names: Names) -> None:
         map, symbols = op.map.data, names(op.symbols)
@@ -420,7 +420,7 @@ _NOTHING = np.zeros(0, np.int32)
 
 
 def _message(own: Mover, op: Operation, other: Core) -> Message:
-    """What goes with a number to another core."""
+    """The message with a semaphore value to another core."""
     stamp = own.stamp(op)
     if not own.world.checks:
         return Message(own, op, stamp, _NOTHING, (0, 0), ())

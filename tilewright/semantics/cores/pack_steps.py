@@ -1,4 +1,4 @@
-"""What pack does: it brings tile registers to pages of queues."""
+"""Steps of pack: it copies tile registers to pages of queues."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _steps(
 
 
 def edged(values: Array, edges: str | None) -> Array:
-    """What is packed where pack is configured for the results of a reduction: all else becomes zeros."""
+    """The packed elements if pack is configured for the results of a reduction: all others become zeros."""
     if edges not in (cores.ROW, cores.COLUMN, cores.SCALAR):
         return values
     faces = values.reshape(-1, 2, 2, FACE, FACE)

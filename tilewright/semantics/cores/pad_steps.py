@@ -1,4 +1,4 @@
-"""What a mover stores beyond the edges of an array, in pages that it fetched."""
+"""Padding that a mover stores beyond the edges of an array, in pages that it loaded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilewright.semantics.cores.tile_formats import decode as decoded
 
 
 def pad_steps(op: cores.PadOp, names: Names) -> list[Step]:
-    """Pages that reach beyond the array are worked out once for each place of the window."""
+    """Pages that reach beyond the array are worked out once for each position of the window."""
     symbols = names(op.symbols)
     coordinates = [numbers_of(op.map.data, i, op.shape, symbols) for i in range(len(op.map.data.results))]
     at = numbers_of(op.at.data, 0, op.shape, symbols)

@@ -1,5 +1,5 @@
-"""What of a run depends on the program, the machine and where arrays are alone: it is worked out once, and kept with
-the program for as long as that stays as it is."""
+"""Parts of a run that depend only on the program, the machine and array placements: they are computed once, and kept
+with the program for as long as that stays as it is."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tilewright.semantics.cores.tile_formats import Bytes
 
 @dataclass(frozen=True)
 class QueuePlan:
-    """A queue as it is on each core. `blank`: a page in the beginning; `filler`, `emptier`: agents at its ends."""
+    """A queue as it is on each core. `blank`: a page in the beginning; `filler`, `emptier`: threads at its ends."""
 
     name: str
     type: cores.QueueType
@@ -39,7 +39,7 @@ class QueuePlan:
 
 @dataclass(frozen=True)
 class ArrayUse:
-    """What a program does with an array. `is_once`: no element of it is to be written again."""
+    """The use of an array by a program. `is_once`: no element of it is to be written again."""
 
     is_written: bool
     is_once: bool
@@ -57,8 +57,7 @@ class SemaphorePlan:
 
 
 class Prepared:
-    """What is known of a program, each part as soon as it is asked for. `is_proven`: nothing was found in it that is
-    wrong whatever the order."""
+    """Facts of a program, computed on demand. `is_proven`: nothing was found in it that is wrong whatever the order."""
 
     def __init__(self, kernel: tile.KernelOp, program: cores.ProgramOp, grid: CoreGrid) -> None:
         self._kernel, self._program, self._grid = kernel, program, grid
@@ -78,7 +77,7 @@ class Prepared:
 
     @cached_property
     def narrow(self) -> np.dtype[Any] | None:
-        """What floats in registers of 16 bits are rounded to."""
+        """The type to which floats in registers of 16 bits are rounded."""
         if self._program.wide is not None:
             return None
         names = {cores.queue_type(queue.result).format.data for queue in self._program.queues}
@@ -119,7 +118,7 @@ class Prepared:
         return {each.role.data: int(decode(each.noc)) for each in self._program.threads if each.noc is not None}
 
     def codes(self, marks: bool) -> dict[str, AgentCode]:
-        """The function of each agent, by its role. `marks`: with zones."""
+        """The function of each thread, by its role. `marks`: with zones."""
         found = self._codes.get(marks)
         if found is None:
             found = self._codes[marks] = _codes(self._program, marks)
@@ -129,7 +128,7 @@ class Prepared:
 def prepared_for(
     kernel: tile.KernelOp, program: cores.ProgramOp, grid: CoreGrid, placements: Sequence[Placement | None]
 ) -> Prepared:
-    """What is known of a program of a kernel, whose arrays are placed."""
+    """Facts of the program of a kernel, whose arrays are placed."""
     facts = [grid, *placements, *_facts(kernel)]
     kept = program.kept.get(Prepared)
     if kept is None or kept[0] != facts:
@@ -138,7 +137,7 @@ def prepared_for(
 
 
 def _facts(kernel: tile.KernelOp) -> list[object]:
-    """All that a kernel says, as what cannot change, but for operations, which stand for themselves."""
+    """All that a kernel states, as what cannot change, but for operations, which stand for themselves."""
     found: list[object] = [*kernel.refs, *(ref.type for ref in kernel.refs)]
     for op in kernel.walk():
         found += op, op.parent, *op.operands, *op.properties, *op.properties.values(), *(r.type for r in op.results)
@@ -146,7 +145,7 @@ def _facts(kernel: tile.KernelOp) -> list[object]:
 
 
 def _use_of(ref: SSAValue) -> ArrayUse:
-    """An array is written once where one operation stores it, each element at its own place, and none reads it."""
+    """An array is written once where one operation stores it, each element at its own position, and none reads it."""
     users = [use.operation for use in ref.uses]
     stores = [op for op in users if isinstance(op, cores.ARRAY_STORES)]
     is_read = any(isinstance(op, cores.ARRAY_LOADS) for op in users)
@@ -155,7 +154,7 @@ def _use_of(ref: SSAValue) -> ArrayUse:
 
 
 def _ends_of(queue: cores.QueueOp) -> tuple[str | None, str | None]:
-    """Which agent fills a queue and which empties it."""
+    """Which thread fills a queue and which empties it."""
     fills = _thread_with(queue, (cores.ReserveOp, cores.PushOp))
     empties = _thread_with(queue, (cores.WaitOp, cores.PopOp))
     return PACK if fills == cores.COMPUTE else fills, UNPACK if empties == cores.COMPUTE else empties

@@ -1,4 +1,4 @@
-"""Steps at the ends of queues, which agents of every kind do."""
+"""Steps at the ends of queues, which threads of every kind do."""
 
 from __future__ import annotations
 

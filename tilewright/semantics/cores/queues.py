@@ -3,7 +3,7 @@
 Pages are counted from the first one that ever went through. A block of pages that an operation touches, or that a step
 goes over, does not go around the end of the memory: the hardware moves its pointers by whole blocks.
 
-The shadow of a page says who wrote it last and who has read it since. It is about whole pages, as all operations are;
+The shadow of a page states who wrote it last and who has read it since. It is about whole pages, as all operations are;
 pages of two queues do not overlap, which the plan of the memory sees to.
 """
 
@@ -26,9 +26,9 @@ Pages = range | Sequence[int]
 
 
 class Queue:
-    """`front`, `back`: pages that were popped and pushed so far; `waited`, `reserved`: how many behind these were
-    waited for and reserved. `view`: the memory, (pages, bytes of one), absent where values are not computed; `stored`:
-    the same as numbers, (pages, 1024), absent too where they share exponents."""
+    """`front`, `back`: pages that were popped and pushed so far; `waited`, `reserved`: how many after these were waited
+    for and reserved. `view`: the memory, (pages, bytes of one), absent where values are not computed; `stored`: the
+    same as numbers, (pages, 1024), absent too where they share exponents."""
 
     def __init__(self, core: Core, name: str, number: int, format: TileFormat, capacity: int, address: int) -> None:
         self.core = core
@@ -159,14 +159,14 @@ class Queue:
     # ---- which pages ------------------------------------------------------------------------------------------------
 
     def full_slots(self, agent: Agent, op: Operation, pages: Pages) -> Pages:
-        """Where pages are in memory that are counted from the front."""
+        """Memory slots of pages that are counted from the front."""
         first, last = _ends(pages)
         if last >= self.waited or first < 0:
             raise self._not_waited(agent, op, last if first >= 0 else first)
         return shifted(pages, self._keep_whole(self.front, last + 1, agent, op))
 
     def free_slots(self, agent: Agent, op: Operation, pages: Pages) -> Pages:
-        """The same of pages that are counted from the back."""
+        """Memory slots of pages that are counted from the back."""
         first, last = _ends(pages)
         if last >= self.reserved or first < 0:
             page = last if first >= 0 else first
@@ -241,7 +241,7 @@ class Queue:
             self.filled[slot] = 1
 
     def check_reserved(self, agent: Agent, op: Operation, slots: Pages) -> None:
-        """Another core's agent writes pages, which this core has to have reserved, as the agent knows."""
+        """Another core's thread writes pages, which this core has to have reserved, as the thread knows."""
         known: Stamp | None = None
         for slot in slots:
             ahead = (slot - self.back) % self.capacity
@@ -251,7 +251,7 @@ class Queue:
                 raise hazard(
                     "destination-not-reserved",
                     f"page {slot} of the memory of queue {self.name} of core {self.core.position} is written, which "
-                    f"{why}: it says nothing of it that the sender waits for",
+                    f"{why}: the sender waits for no signal of the reservation",
                     agent,
                     op,
                 )
@@ -309,7 +309,7 @@ class Queue:
 
 
 def _has_come(agent: Agent, reader: Stamp) -> bool:
-    """Whether an agent knows that what a mover read to send it to other cores is there."""
+    """Whether a thread knows that what a mover read to send it to other cores is there."""
     return isinstance(reader.agent, Mover) and reader.agent.has_come(agent, reader)
 
 

@@ -171,7 +171,7 @@ def never_written(slot: int, agent: Agent, op: Operation) -> Exception:
 
 @dataclass(eq=False, slots=True)
 class Operands:
-    """What an operation's pages were unpacked to. `first_ready`, `last_ready`: when the first page and the last are
+    """The source registers of an operation's pages. `first_ready`, `last_ready`: when the first page and the last are
     there; `known`: what unpack knew then; `math_ends`: when the operation has used them, once that is known."""
 
     pages: int
@@ -215,7 +215,7 @@ class Sources:
             waiting.wake(operands.first_ready)
 
     def finish(self, agent: Agent, op: Operation) -> bool:
-        """Unpack goes on when math has used all but the pages for which there are banks."""
+        """Unpack continues when math has used all but the pages for which there are banks."""
         assert self.last is not None
         if self.last.math_ends is None:
             self.unpack_waits = agent

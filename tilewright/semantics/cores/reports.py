@@ -1,4 +1,4 @@
-"""Mistakes of a program, with where they are: the core, the agent, the operation and its trip."""
+"""Hazards of a program, with the core, the thread, the operation and its trip."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 # Kinds of mistakes, with what each means.
 KINDS = {
     # queues
-    "queue-underflow": "waits for pages that nobody pushes any more",
-    "queue-overflow": "waits for free pages, where nobody pops any more",
+    "queue-underflow": "waits for pages that no thread will push",
+    "queue-overflow": "waits for free pages that no thread will pop",
     "queue-residual": "pages are left at the end",
     "reserve-without-push": "pages are still reserved at the end",
     "wait-without-pop": "pages that were waited for are left at the end",
@@ -32,7 +32,7 @@ KINDS = {
     # transfers
     "read-before-arrival": "a page is read while it may not have come",
     "overwritten-in-flight": "a page is written while it may still be sent",
-    "transfer-not-awaited": "a thread ends without a barrier behind what it began",
+    "transfer-not-awaited": "a thread ends without a barrier after a transfer that it issued",
     "destination-not-reserved": "a page of another core is written that may not be reserved there",
     "sender-outside-rectangle": "a core multicasts to a rectangle that it is not in",
     "destination-outside": "a core is named that the program does not have",
@@ -41,11 +41,11 @@ KINDS = {
     "semaphore-race": "a number is set, or waited for exactly, in no order with one that comes from elsewhere",
     "semaphore-overshoot": "a number is beyond the one that is waited for exactly",
     "semaphore-source-changed": "a number changes while it may still be multicast",
-    "semaphore-starved": "a number is waited for that nobody brings any more",
-    "semaphore-unbalanced": "what comes to a semaphore is more or less than what is waited for there",
+    "semaphore-starved": "a thread waits for a semaphore value that is never signalled",
+    "semaphore-unbalanced": "the increments of a semaphore do not add up to the values that are waited for",
     "semaphore-of-own-core": "a core increments its own number by the network",
     "semaphore-not-initial": "a number is another one at the end than in the beginning",
-    "deadlock": "agents wait for each other in a circle",
+    "deadlock": "threads wait for each other in a cycle",
     # compute
     "registers-overflow": "more registers are used than a half has",
     "registers-not-acquired": "math uses, or commits, registers that it has not, or no longer",
@@ -54,9 +54,9 @@ KINDS = {
     "registers-not-released": "registers that were committed are not given back",
     "registers-not-committed": "registers that were acquired are not committed",
     "register-never-written": "a register is read that was not written since it was acquired",
-    "register-of-other-type": "a register of floats is taken for integers, or the other way round",
+    "register-of-other-type": "a register of floats is read as integers, or vice versa",
     "registers-too-narrow": "integers of 32 bits are in registers of 16",
-    "unpack-before-pack": "what the same thread packs is unpacked without waiting for it",
+    "unpack-before-pack": "a page that the same thread packs is unpacked without waiting for it",
     "accumulate-left-on": "pack still adds at the end",
     "accumulate-onto-unwritten": "pack adds to a page that was not written since it was reserved",
     "accumulate-onto-blocks": "pack adds to pages whose numbers share exponents",
@@ -100,7 +100,7 @@ def location_of(op: Operation) -> SourceLocation | None:
 
 
 def place(agent: Agent, op: Operation, trips: tuple[int, ...] | None = None) -> str:
-    """Where something is."""
+    """The position of an operation in a program, for messages."""
     at = agent.trips_of(op) if trips is None else trips
     of = f" of trip {', '.join(map(str, at))}" if at else ""
     return f"`{op.name}`{of} in {agent.name}"

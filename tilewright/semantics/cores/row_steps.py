@@ -1,4 +1,4 @@
-"""What movers do with arrays that are stored by rows, and how rows of tiles lie in pages of queues.
+"""Steps of movers on row-major arrays, and how rows of tiles are laid out in pages of queues.
 
 What an array by rows is touched at is counted in the pages of tiles that its elements would be in: an operation moves
 whole rows of such a page, or all that the array has of them.
@@ -31,7 +31,7 @@ class RowPart:
 
 
 def part_of(shape: Sequence[int], pages: Sequence[int]) -> RowPart:
-    """What an array of a shape has in pages of tiles side by side."""
+    """The parts of an array in pages of adjacent tiles."""
     height, width = (*(1,) * (2 - len(shape)), *shape)[-2:]
     down, across = cores.page_grid(shape)[-2:]
     above, left = divmod(pages[0], across)
@@ -104,13 +104,13 @@ def put_rows_steps(op: cores.PutRowsOp, names: Names) -> list[Step]:
 
 
 def _stored(rows: Bytes, queue: Queue, part: RowPart) -> Bytes:
-    """What the array has of a part."""
+    """The array's elements of a part."""
     size = queue.format.bits // 8
     return rows[part.rows.start : part.rows.stop, size * part.columns.start : size * part.columns.stop]
 
 
 def _inside(queue: Queue, move: Move, first: int, part: RowPart) -> Bytes:
-    """Where that is in pages of the queue, which hold 32 rows."""
+    """The queue memory of the part, in pages of 32 rows."""
     assert queue.view is not None
     places = move.all_places
     begin, size = min(places), queue.format.bits // 8

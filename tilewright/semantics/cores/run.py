@@ -1,4 +1,4 @@
-"""Running a program: it is set up, all agents run until none can go on, and what is left is looked at."""
+"""Running a program: it is set up, all threads run until none can make progress, and what is left is looked at."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LATEST_BEGIN_CYCLES = 500.0
 
 @dataclass(frozen=True)
 class ProgramRun:
-    """What a program did.
+    """Statistics of a run.
 
     Attributes:
         cycles, seconds: from its launch to its end.
@@ -45,7 +45,7 @@ class ProgramRun:
         fewest_configures: how often it has to be, in the order in which operations use it: as often as the state that
             they need is another one than before.
         moved_bytes: by kind of transfer.
-        busy_cycles: by agent, of all cores together, without what they waited.
+        busy_cycles: by thread, of all cores together, without what they waited.
         highest_queues: for each queue the most pages that it held on any core.
     """
 
@@ -78,7 +78,7 @@ def run_program(
     With `whole_outputs` each element of an array that is only written has to be.
 
     Raises:
-        CoreHazard: the program does what it must not, or cannot go on.
+        CoreHazard: the program does what it must not, or cannot make progress.
     """
     program, grid = _program_of(kernel), machine.core_grid
     with np.errstate(all="ignore"), no_collections():
@@ -121,7 +121,7 @@ def _give_arrays(
 
 
 def _run_of(world: World, agents: Sequence[Agent], queues: int) -> ProgramRun:
-    """What agents did that have ended."""
+    """Statistics of a run whose threads have ended."""
     cycles = max((agent.time for agent in agents), default=0.0)
     cycles = max(cycles, world.now)
     highest = [max(core.queues[i].highest for core in world.cores.values()) for i in range(queues)]
@@ -190,7 +190,7 @@ def _set_up(program: cores.ProgramOp, prepared: Prepared, world: World) -> None:
 
 
 def _vectors(world: World, count: int) -> Iterator[Knowledge]:
-    """What each of so many agents knows in the beginning. Without checks nobody asks: all have the same."""
+    """Initial clocks of so many threads. Without checks they are unused: all have the same."""
     if not world.checks:
         return itertools.repeat(np.zeros(world.columns, np.int32))
     return iter(np.zeros((count, world.columns), np.int32))

@@ -21,8 +21,8 @@ _MOST_ARRIVALS = 256
 
 
 class Message(NamedTuple):
-    """What comes with a number from another core: when it was sent, what whoever waits for it knows then, and what of
-    the sender's writes came to the core before it."""
+    """A semaphore value from another core: the time it was sent, the clocks that it passes on, and the sender's writes
+    that arrived at the core before it."""
 
     sender: Mover
     op: Operation
@@ -34,7 +34,7 @@ class Message(NamedTuple):
 
 class Semaphore:
     """`told`, `written`: what whoever waits for the number learns in any case; `arrivals`: what was added to it since,
-    in order, with how much. `came`: for each agent the stamp of the last number that came from it; `own`: what the
+    in order, with how much. `came`: for each thread the stamp of the last number that came from it; `own`: what the
     core's threads did last, `reads`: multicasts that read the number and may still do so."""
 
     def __init__(self, core: Core, name: str, number: int, initial: int, knowledge: Knowledge) -> None:
@@ -86,7 +86,7 @@ class Semaphore:
         return False
 
     def _learn(self, agent: Agent, op: Operation, value: int) -> None:
-        """An agent that waited for a number knows what had to come before it, whatever else came: of each sender as
+        """A thread that waited for a number knows what had to come before it, whatever else came: of each sender as
         much as is missing where all that others sent is there."""
         sums: dict[Mover, int] = {}
         for message, number in self.arrivals:
@@ -125,7 +125,7 @@ class Semaphore:
             if own is not None and message.told.item(own.column) < own.clock:
                 raise hazard(
                     "semaphore-race",
-                    f"it comes to semaphore {self.name} of core {self.core.position} in no order with "
+                    f"the signal to semaphore {self.name} of core {self.core.position} is unordered with "
                     f"{place(own.agent, own.op, ())}, which may lose or miss it",
                     sender,
                     message.op,

@@ -1,4 +1,4 @@
-"""What is wrong in a program whatever the numbers and the order: it is found without running it.
+"""Static checks: hazards that do not depend on values or order, found without running the program.
 
 Limits of the machine are looked up. All else is followed thread by thread, on one core of those that do the same: how
 many pages go in at one end of a queue and come out at the other, whose turn it is to have the tile registers, in which
@@ -166,7 +166,7 @@ def _projected(users: Sequence[Operation], kinds: tuple[type[Operation], ...]) -
 
 
 def _moves(projection: Projection | None, what: str) -> str:
-    return f"nobody {what}" if projection is None else f"{projection.thread.role.data} {what}"
+    return f"no thread {what}" if projection is None else f"{projection.thread.role.data} {what}"
 
 
 def _pages_moved(program: cores.ProgramOp, projection: Projection, here: Place, name: str) -> int:
@@ -317,7 +317,7 @@ class _UnitsWalk(Walk):
 
 @dataclass
 class _Traffic:
-    """What comes to a semaphore of a core, and what is waited for there: `increments`, the sum of what is added;
+    """Increments of a core's semaphore, and the values that are waited for: `increments`, the sum of what is added;
     `multicasts` and `waits`, how often each number; `sets`, how often it is set without a wait before. `is_odd`: it is
     used in ways that are not counted here."""
 
@@ -345,7 +345,7 @@ class _Traffic:
 
 
 class _Use(NamedTuple):
-    """What a mover does with the semaphore of a core, its own where there is none: `increment`, `multicast`, `set` or
+    """A mover's operation on the semaphore of a core (by default its own): `increment`, `multicast`, `set` or
     `wait`."""
 
     what: str
@@ -363,9 +363,9 @@ _UsedSemaphores = dict[Operation, tuple[SSAValue, int, bool]]
 
 
 class _MoverWalk(Walk):
-    """What the movers of some cores, which go through the same operations, send to other cores. `under_way`: multicasts
-    of pages, and of numbers, that may not have come; `values`: what each set its semaphores to; `waited`: what it
-    waited for, before it says that it has seen it."""
+    """Messages of the movers of some cores, which run the same operations, to other cores. `under_way`: multicasts of
+    pages, and of numbers, that may not have come; `values`: what each set its semaphores to; `waited`: what it waited
+    for, before it states that it has seen it."""
 
     def __init__(
         self,
@@ -394,7 +394,7 @@ class _MoverWalk(Walk):
         _MOVER_ACTS[type(op)](self, op)
 
     def wait_for_pages(self, _: Operation) -> None:
-        """What is waited for may be an answer to what was multicast."""
+        """A wait may be for an answer to a multicast."""
         self.under_way = frozenset()
 
     def barrier(self, op: cores.BarrierOp) -> None:
@@ -503,7 +503,7 @@ def _used_semaphores(projections: Sequence[Projection]) -> _UsedSemaphores:
 
 
 def _check_movers(program: cores.ProgramOp, alike: Sequence[Sequence[Place]]) -> None:
-    """What movers send goes to cores that there are; and each semaphore gets what is waited for there."""
+    """Check that movers send to existing cores only, and that the increments of each semaphore match its waits."""
     movers = [thread for thread in program.threads if not thread.computes]
     projections = [Projection(thread, lambda op: type(op) in _MOVER_ACTS) for thread in movers]
     if not any(projection.kept[projection.thread.body.block] for projection in projections):
@@ -529,7 +529,7 @@ def _check_movers(program: cores.ProgramOp, alike: Sequence[Sequence[Place]]) ->
 def _traffic_of(
     program: cores.ProgramOp, projections: Sequence[Projection], alike: Sequence[Sequence[Place]]
 ) -> dict[tuple[SSAValue, Place], _Traffic]:
-    """What comes to the semaphores of each core, and what is waited for."""
+    """Increments and waits of the semaphores of each core."""
     traffic: dict[tuple[SSAValue, Place], _Traffic] = {}
     initial: dict[SSAValue, int] = {each.result: int(decode(each.initial)) for each in program.semaphores}
     used = _used_semaphores(projections)

@@ -1,4 +1,4 @@
-"""What a thread does on a core, followed without running the program.
+"""Abstract execution of a thread on a core, without running the program.
 
 What a thread does next depends on where its core is and which trips it is in, and on nothing that others do: so it is
 known beforehand. A walk goes through it, with a state; as soon as a loop comes back to a state that it was in, and its
@@ -41,8 +41,8 @@ class TooLongError(Exception):
 
 
 class Projection:
-    """A thread without the operations that `keeps` says no to. `differs`: loops whose trips may do something else;
-    `maps`: what gives the numbers that an operation gets, and of which values."""
+    """A thread without the operations that `keeps` rejects. `differs`: loops whose trips may do something else; `maps`:
+    what gives the numbers that an operation gets, and of which values."""
 
     def __init__(self, thread: cores.ThreadOp, keeps: Callable[[Operation], bool]) -> None:
         self.thread = thread
@@ -116,7 +116,7 @@ class Walk(ABC):
         """One operation is done."""
 
     def numbers(self, map: AffineMapAttr, symbols: Sequence[SSAValue]) -> tuple[int, ...]:
-        """What a map without dims gives."""
+        """The value of a map without dims."""
         return function_of(map.data)(*[self._numbers[symbol] for symbol in symbols])
 
     def given(self, op: Operation) -> tuple[int, ...]:
@@ -162,7 +162,7 @@ class Walk(ABC):
             trip += 1
 
     def _skip(self, trip: int, trips: int, before: int, counts: Counter[Hashable]) -> int:
-        """Go on where what was done since an earlier trip was done as often as it can."""
+        """Skip trips that repeat the events since an earlier trip."""
         period = trip - before
         times = (trips - trip) // period
         for key, count in self.counts.items():

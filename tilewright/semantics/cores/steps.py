@@ -1,4 +1,4 @@
-"""What a generated program is made of: for each operation that an agent takes part in, what it does there."""
+"""Steps of generated programs: the work of a thread in each operation that it takes part in."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Names = Callable[[Sequence[SSAValue]], list[str]]
 
 @dataclass(frozen=True)
 class Step:
-    """`make` gives what one agent does, which takes `arguments`, expressions of Python. It may touch what others touch
+    """`make` gives what one thread does, which takes `arguments`, expressions of Python. It may touch what others touch
     only when all that comes before has happened (`in_order`), and it may have to wait (`waits`). Where something wrong
-    is seen as it is made, it `is_made_first`, before any agent does anything."""
+    is seen as it is made, it `is_made_first`, before any thread does anything."""
 
     make: Callable[[Agent], Action]
     arguments: str = ""

@@ -173,7 +173,7 @@ def _check_fits(array: Array) -> None:
 
 
 def to_tf32(values: Array) -> Array:
-    """Numbers of f32 as the unpacker gives them to the matrix unit: cut off behind 10 bits of the mantissa. A NaN stays
+    """Numbers of f32 as the unpacker gives them to the matrix unit: cut off after 10 bits of the mantissa. A NaN stays
     one."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     cut = bits & np.uint32(0xFFFFE000)

@@ -1,5 +1,5 @@
-"""What a program did when, as events that Perfetto and chrome://tracing open: a process for each core, and in it what
-each agent did, what each mover's transfers took, and how full each queue was."""
+"""A timeline of a run, as events that Perfetto and chrome://tracing open: a process for each core, and in it what each
+thread did, what each mover's transfers took, and how full each queue was."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NUMBERS: dict[str, int] = {_PROGRAM: 0}
 
 @dataclass(frozen=True)
 class Span:
-    """From one time to another, in cycles. `track`: an agent's role, or that and what it moves."""
+    """From one time to another, in cycles. `track`: a thread's role, or that and what it moves."""
 
     core: tuple[int, int]
     track: str
@@ -47,7 +47,7 @@ class Timeline:
     _zones: dict[Agent, list[tuple[str, float]]] = field(default_factory=dict[Agent, list[tuple[str, float]]])
 
     def noting(self, agent: Agent, op: Operation, action: Action) -> Action:
-        """What an agent does, and a note of how long it takes, and how long it waits before."""
+        """The work of a thread, with its duration and the wait before it."""
         self.clock_hertz = agent.world.grid.clock_hertz
         name, core = op.name.partition(".")[2], agent.core.position
         since: list[float] = []
@@ -69,7 +69,7 @@ class Timeline:
         return noted
 
     def transfer(self, mover: Mover, kind: str, bytes: int, began: float, lands: float) -> None:
-        """What a mover began to move, and when it has come."""
+        """A transfer of a mover, and its arrival."""
         self._note(mover.core.position, f"{mover.role} transfers", kind, began, lands, "transfer", bytes)
 
     def edge(self, agent: Agent, label: str, begins: bool) -> None:

@@ -40,7 +40,7 @@ def needed_states(op: Operation, units: Sequence[str]) -> tuple[tuple[str, str],
 
 
 def needs_of(agent: Agent, states: Iterable[tuple[str, str]]) -> Needs:
-    """The agent's units of some names."""
+    """The thread's units of some names."""
     return tuple((agent.unit(name), state) for name, state in states)
 
 

@@ -1,4 +1,4 @@
-"""What unpack does: it brings pages of queues to the source registers."""
+"""Steps of unpack: it copies pages of queues to the source registers."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _steps(
     prepare: _Prepare,
     page_cycles: Callable[[CoreGrid, int], float] = CoreGrid.unpack_cycles,
 ) -> list[Step]:
-    """Claim banks, unpack, and go on when math has come so far. `pages`: what math works on; `moved`: how many pages
+    """Claim banks, unpack, and continue when math has come so far. `pages`: what math works on; `moved`: how many pages
     are unpacked for it, each of which takes `page_cycles`."""
     states = needed_states(op, UNITS)
 
@@ -130,7 +130,7 @@ def _steps(
 
 
 class _Reading:
-    """A queue that an operation of an agent reads, and which pages of it. `cuts`: whether numbers of f32 are cut off,
+    """A queue that an operation of a thread reads, and which pages of it. `cuts`: whether numbers of f32 are cut off,
     as the matrix unit does."""
 
     def __init__(self, agent: Agent, op: Operation, value: SSAValue, places: Places, cuts: bool) -> None:
@@ -140,7 +140,7 @@ class _Reading:
         self._cuts = cuts and self.queue.format.name == "f32"
 
     def values(self, given: Argument) -> Array:
-        """What is read now: numbers face by face, or nothing where they are not computed."""
+        """The elements that are read, face by face; nothing if values are not computed."""
         queue, agent = self.queue, self._agent
         slots = queue.full_slots(agent, self._op, self._pages(given))
         if self._checks:
@@ -160,7 +160,7 @@ def sources_of(agent: Agent) -> Sources:
 
 
 def repeated(pages: Array, broadcast: str) -> Array:
-    """Pages, face by face, with the first row, column or element of each at all places."""
+    """Pages, face by face, with the first row, column or element of each at all positions."""
     if broadcast == cores.NONE:
         return pages
     faces = pages.reshape(-1, 2, 2, FACE, FACE)

@@ -1,4 +1,4 @@
-"""What the agents of a program share: the time, the machine, the arrays, and what is counted."""
+"""Shared state of the threads of a program: time, machine, arrays and counters."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class World:
     # ---- what happens next ------------------------------------------------------------------------------------------
 
     def schedule(self, agent: Agent) -> None:
-        """An agent goes on at its time."""
+        """A thread continues at its time."""
         heappush(self.heap, self._entry(agent.time, agent))
 
     def at(self, time: float, happens: Callable[[], None]) -> None:
@@ -90,7 +90,7 @@ class World:
         heappush(heap, entry)
 
     def clear(self) -> None:
-        """Drop all that the program had, at its end: cores, agents and queues, which know each other, would else be
+        """Drop all that the program had, at its end: cores, threads and queues, which know each other, would else be
         there until Python looks for garbage."""
         for core in self.cores.values():
             for agent in core.agents.values():
@@ -132,7 +132,7 @@ class World:
         reads: bool,
     ) -> float:
         """When pages, so many of each bank or core, have been moved to or from an array. The mover is busy as long as
-        it takes to issue them. What is in a core's own memory takes nobody else's time."""
+        it takes to issue them. Pages in a core's own memory delay no other core."""
         issue = self.grid.issue_cycles
         if array.holders.in_dram:
             return self.transfer(mover, DRAM_READ if reads else DRAM_WRITE, page_bytes, _count(shares), shares, issue)

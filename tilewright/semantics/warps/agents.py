@@ -1,10 +1,10 @@
-"""The agents of a block: its roles, and its other warps, which run beside each other, and beside those of the blocks of
-its cluster.
+"""The roles of a block, and its other warps (a role without a name), which run concurrently with each other and with
+those of the blocks of its cluster.
 
-Each agent but the first has a thread of its own, and exactly one runs at a time: it hands over where it synchronises
-with others, to one that a random generator picks of those that can go on. So a run is the same for the same seed. Only
-where nobody can go on, or sometimes before, something asynchronous arrives; where nothing is left to arrive either,
-that is a deadlock.
+Each role but the first has a Python thread of its own, and exactly one runs at a time: it hands over where it
+synchronises with others, to one that a random generator picks of those that can continue. So a run is the same for the
+same seed. Only where no thread can make progress, or sometimes before, something asynchronous arrives; where nothing is
+left to arrive either, that is a deadlock.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _EARLY = 0.25
 
 
 class _Stopped(BaseException):
-    """The thread of an agent is not wanted any longer."""
+    """The Python thread of a role is stopped."""
 
 
 @dataclass
 class Agent:
     """`first` and `warps`: which warps it is of those of all blocks that run together, one row of clocks each, and
-    behind them one row for a warp that is not said. `rank`: of its block among them."""
+    after them one row for an unspecified warp. `rank`: of its block among them."""
 
     name: str
     first: int
@@ -61,7 +61,8 @@ class Agent:
 
 
 class Team:
-    """Agents, the first of which runs in the caller's thread. `land` lets something arrive, if there is anything."""
+    """The roles of blocks that run together; the first runs in the caller's Python thread. `land` completes one
+    asynchronous operation, if there is any."""
 
     def __init__(self, agents: list[Agent], order: random.Random, land: Callable[[], bool]) -> None:
         self.agents = agents
@@ -85,15 +86,15 @@ class Team:
         self.pause()
 
     def pause(self) -> None:
-        """Others may go on."""
+        """Others may continue."""
         if len(self.agents) > 1:
             self._hand_over()
 
     def wait(self, ready: Callable[[], bool], waits_for: Callable[[], str]) -> None:
-        """Go on when `ready()`.
+        """Wait until `ready()`.
 
         Raises:
-            DeadlockError: no agent can go on.
+            DeadlockError: no thread can make progress.
         """
         agent = self.current
         while not ready():
@@ -102,11 +103,11 @@ class Team:
         agent.ready = agent.waits_for = None
 
     def finish(self) -> None:
-        """The first agent waits for all others to end."""
+        """The first role waits for all others to end."""
         self.wait(lambda: all(agent.ended or not agent.begun for agent in self.agents[1:]), lambda: "the end of all")
 
     def stop(self) -> None:
-        """End the threads of all agents, where they are."""
+        """Stop the Python threads of all roles."""
         self._stopping = True
         for agent in self.agents:
             if agent.thread is not None:
@@ -144,7 +145,7 @@ class Team:
             raise self._error
 
     def _next(self) -> Agent:
-        """One that can go on."""
+        """One that can continue."""
         while True:
             able = [each for each in self.agents if self._can_go_on(each)]
             early = self._lands_early and self._order.random() < _EARLY
@@ -152,7 +153,7 @@ class Team:
                 continue
             if able:
                 return self._order.choice(able)
-            raise DeadlockError(f"nobody can go on: {'; '.join(self._reasons())}")
+            raise DeadlockError(f"deadlock: no thread of the block can make progress: {'; '.join(self._reasons())}")
 
     def _can_go_on(self, agent: Agent) -> bool:
         return agent.begun and not agent.ended and (agent.ready is None or agent.ready())

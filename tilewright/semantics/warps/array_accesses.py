@@ -1,8 +1,8 @@
-"""What the warps of a block do to arrays that the block writes, and whether that is in order.
+"""Race detection on arrays that a block writes: accesses of its warps must be ordered.
 
-An element that one thread writes and another one touches needs something between that orders them (`clocks.py`); what
-a thread does itself it does in order. Of a tile with copies in several lanes it is not said which of them reads. Blocks
-are not compared with each other, and what the machine copies by itself is left out.
+An element that one thread writes and another one touches needs something between that orders them (`clocks.py`); what a
+thread does itself it does in order. Of a tile with copies in several lanes it is unspecified which of them reads.
+Blocks are not compared with each other, and what the machine copies by itself is left out.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ class ArrayAccesses:
         self._names = [""]
 
     def touch(self, op: tile.LoadOp | tile.StoreOp, agent: Agent, symbols: Sequence[Any], who: str) -> None:
-        """An agent loads or stores a tile.
+        """A role loads or stores a tile.
 
         Raises:
-            RaceError: another thread wrote there, or reads what is written, and nothing lies between.
+            RaceError: another thread wrote there, or reads what is written, and nothing is between.
         """
         is_store = isinstance(op, tile.StoreOp)
         ref, value = (op.destination, op.value) if isinstance(op, tile.StoreOp) else (op.source, op.result)
@@ -131,7 +131,7 @@ def _lanes(layout: str, shape: tuple[int, ...], is_store: bool) -> Tensor:
 
 
 def _rows(layout: str, shape: tuple[int, ...], agent: Agent, is_store: bool) -> Iterator[tuple[int, Tensor]]:
-    """The warps of an agent, and which elements of a tile each of them touches."""
+    """The warps of a role, and which elements of a tile each of them touches."""
     if not layout:
         rows = [agent.rows[-1]] if is_store else agent.said_rows
         yield from ((row, np.ones(shape, bool)) for row in rows)

@@ -1,9 +1,9 @@
-"""The memory that the warps of a block share, by physical place, and who did what to each of its cells.
+"""The memory that the warps of a block share, by physical address, and the accesses to each of its cells.
 
-It is pessimistic: what a copy brings is there when somebody has waited for it and no sooner, and a cell that one
-thread writes and another one touches needs something between that orders them (`clocks.py`). What one lane touches, its
-warp touches. What works asynchronously sees what warps wrote only behind a fence. Buffers whose places are planned
-overlap as their places do.
+It is pessimistic: what a copy copies is there when a thread has waited for it and no sooner, and a cell that one thread
+writes and another one touches needs something between that orders them (`clocks.py`). What one lane touches, its warp
+touches. What works asynchronously sees what warps wrote only after a fence. Buffers with planned addresses overlap as
+their addresses do.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Ring:
 
 @dataclass(frozen=True)
 class Plan:
-    """Where the buffers and barriers of a block begin and end, in bytes, and its cells: no element of a buffer is
-    smaller. `has_commits`: products end at barriers."""
+    """Address ranges of the buffers and barriers of a block, in bytes, and its cells: no element of a buffer is
+    smaller. `has_commits`: MMAs end at barriers."""
 
     starts: dict[Placed, int]
     end_bytes: int
@@ -84,10 +84,10 @@ class Plan:
 
     @staticmethod
     def of(region: scheduled.ParallelOp) -> Plan:
-        """Those of a region. What has no place yet gets one of its own behind all that have.
+        """Those of a region. A buffer without an address gets one of its own after all that have.
 
         Raises:
-            HazardError: a buffer lies where barriers are.
+            HazardError: a buffer is where barriers are.
         """
         ops = list(region.body.block.walk())
         found = [op for op in ops if isinstance(op, Placed)]
@@ -119,7 +119,7 @@ def _check_barriers_alone(starts: dict[Placed, int]) -> None:
             continue
         for other, begin in starts.items():
             if other is not barriers and start < begin + other.bytes and begin < start + barriers.bytes:
-                raise HazardError(f"`{other.name}` from byte {begin} lies where `{barriers.name}` is, from {start}")
+                raise HazardError(f"`{other.name}` from byte {begin} overlaps `{barriers.name}`, from {start}")
 
 
 # ---- who did what ---------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def _check_barriers_alone(starts: dict[Placed, int]) -> None:
 
 @dataclass(frozen=True)
 class _Copy:
-    """A copy under way: its buffer, what it brings, the warps that wait for it, a bit for each, and its name."""
+    """A copy under way: its buffer, what it copies, the warps that wait for it, a bit for each, and its name."""
 
     buffer: Buffer
     values: Tensor
@@ -137,7 +137,7 @@ class _Copy:
 
 @dataclass
 class _Groups:
-    """The copies of an agent: those since its last commit, and the groups before them."""
+    """The copies of a role: those since its last commit, and the groups before them."""
 
     open: list[_Copy] = field(default_factory=list[_Copy])
     committed: list[list[_Copy]] = field(default_factory=list[list[_Copy]])
@@ -198,7 +198,7 @@ class BlockMemory:
         self._put(buffer, places, values)
 
     def contents(self, buffer: Buffer) -> Tensor:
-        """What a buffer holds now."""
+        """The contents of a buffer."""
         return self._data.view(buffer.dtype.numpy)[buffer.places // buffer.dtype.itemsize]
 
     def _note_reads(self, shares: Sequence[tuple[int, Cells]], who: str) -> None:
@@ -278,11 +278,11 @@ class BlockMemory:
         for row, cells in shares:
             late = self._written[cells] > self._clocks.seen[row, self._writer[cells]]
             landed = late & (self._writer[cells] >= self._clocks.warps)
-            self._check(landed, cells, self._written_by, f"{who} what {{}} brought, which was not waited for", "")
+            self._check(landed, cells, self._written_by, f"{who} what {{}} copied, which was not waited for", "")
             self._check(late, cells, self._written_by, f"{who} what {{}} wrote")
 
     def _check_fenced(self, shares: Sequence[tuple[int, Cells]], who: str) -> None:
-        """What warps wrote is seen by what works asynchronously."""
+        """Check that writes of warps are visible to asynchronous operations."""
         for row, cells in shares:
             writer = self._writer[cells]
             late = (writer < self._clocks.warps) & (self._written[cells] > self._clocks.fenced[row, writer])
@@ -322,7 +322,7 @@ class BlockMemory:
                 self._put(copy.buffer, copy.buffer.places, copy.values)
 
     def end(self, agent: Agent) -> None:
-        """An agent ends.
+        """A role ends.
 
         Raises:
             RaceError: a copy of it is still under way.
@@ -344,7 +344,7 @@ class BlockMemory:
         self._arriving[cells] = self._name(who)
 
     def finish_write(self, buffer: Buffer, values: Tensor, column: int, clock: int, who: str) -> None:
-        """It has been written, in the name of a column of the clocks."""
+        """Record a write, in the name of a column of the clocks."""
         cells = self._all_cells_of(buffer)
         self._arriving[cells] = 0
         self._writer[cells] = column
@@ -353,7 +353,7 @@ class BlockMemory:
         self._put(buffer, buffer.places, values)
 
     def start_read(self, agent: Agent, buffer: Buffer, who: str) -> tuple[Cells, int]:
-        """A product of all warps of an agent reads a buffer from now on; gives what `finish_read` wants."""
+        """An MMA of all warps of a role reads a buffer from now on; gives what `finish_read` wants."""
         cells = self._all_cells_of(buffer)
         self._check_arriving(cells, f"{who} reads")
         shares = [(row, cells) for row in agent.rows]
@@ -365,13 +365,13 @@ class BlockMemory:
         return cells, number
 
     def finish_read(self, agent: Agent, cells: Cells, number: int, rows: Sequence[int] = ()) -> None:
-        """The product has been done, and no later one of the agent reads any longer what it read. `rows`: the warps
-        that know that, if not all of the agent do."""
+        """The MMA has been done, and no later one of the role still reads its operands. `rows`: the warps that know
+        that, if not all of the role do."""
         self._end_reading(agent, cells, number)
         self._note_reads([(row, cells) for row in rows or agent.rows], self._names[number])
 
     def finish_read_at(self, agent: Agent, cells: Cells, number: int, column: int, clock: int) -> None:
-        """The same, in the name of a column of the clocks."""
+        """Record the end of a read, in the name of a column of the clocks."""
         self._end_reading(agent, cells, number)
         self._reads[column, cells] = clock
         self._read_by[cells] = self._name(self._names[number])
@@ -383,7 +383,7 @@ class BlockMemory:
 
 
 def _shares(agent: Agent, cells: Tensor, masks: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """The rows of an agent's warps, and the cells of each."""
+    """The rows of a role's warps, and the cells of each."""
     if not cells.size:
         return
     together = np.bitwise_or.reduce(masks)
@@ -409,7 +409,7 @@ def places_in(layout: str, shape: tuple[int, ...]) -> Tensor:
 
 @lru_cache(maxsize=256)
 def _are_dense(layout: str, shape: tuple[int, ...]) -> bool:
-    """Whether the places of a tile's elements are a range of numbers."""
+    """Whether the positions of a tile's elements are a range of numbers."""
     places = places_in(layout, shape)
     return bool(places.size) and bool((np.diff(np.sort(places, axis=None)) == 1).all())
 

@@ -1,6 +1,6 @@
-"""One block of warps: its memory, its agents, its barriers, and what works asynchronously for it.
+"""One thread block: its memory, its roles, its barriers, and what works asynchronously for it.
 
-What it does to other blocks of its cluster goes to the barriers of the same numbers there, and to the same places.
+What it does to other blocks of its cluster goes to the barriers of the same numbers there, and to the same positions.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _TensorCopy:
 
 @dataclass(frozen=True)
 class _TensorProduct:
-    """A product to tensor memory, and what it reads."""
+    """An MMA to tensor memory, and what it reads."""
 
     target: TensorTile
     reads: list[tuple[Cells, int]]
@@ -57,8 +57,8 @@ class _TensorProduct:
 
 @dataclass(frozen=True, eq=False)
 class _Commit:
-    """An arrival that comes when products of an agent have been done, those before it being done. `products`: what
-    they do to the memory of their block."""
+    """An arrival that comes when MMAs of a role have been done, those before it being done. `products`: what they do to
+    the memory of their block."""
 
     agent: Agent
     memory: BlockMemory
@@ -82,8 +82,8 @@ class _Commit:
 
 @dataclass
 class Product:
-    """An asynchronous product, number `number` of an agent: what it adds up to, the buffers that it reads and who goes
-    on with its registers."""
+    """An asynchronous MMA, number `number` of a thread: what it adds up to, the buffers that it reads and who continues
+    with its registers."""
 
     value: Tensor
     agent: Agent
@@ -94,7 +94,7 @@ class Product:
 
 
 class BlockPlan:
-    """What is the same for all blocks of a region: where its buffers are, its roles and barriers."""
+    """The plan that all blocks of a region share: addresses of buffers, roles and barriers."""
 
     def __init__(self, region: scheduled.ParallelOp) -> None:
         self.cluster = region.blocks_of_cluster
@@ -120,7 +120,7 @@ class BlockPlan:
 
     @property
     def all_warps(self) -> list[int]:
-        """How many warps each agent has, those included that leave."""
+        """Number of warps of each role, including those that leave."""
         return [self.warps, *(int(op.warps.value.data) for op in self.roles)]
 
 
@@ -135,7 +135,7 @@ def cluster_of(plan: BlockPlan, order: random.Random) -> Cluster:
 
 
 class BlockRun:
-    """Operations are those of the agent that runs. `who` is the operation and its trip, for errors."""
+    """Operations are those of the running role. `who` is the operation and its trip, for errors."""
 
     def __init__(self, plan: BlockPlan, cluster: Cluster, agents: list[Agent]) -> None:
         self._plan = plan
@@ -175,7 +175,7 @@ class BlockRun:
     # ---- agents -----------------------------------------------------------------------------------------------------
 
     def begin_role(self, op: scheduled.RoleOp, body: Callable[[], object]) -> None:
-        """The warps of a role run beside the others."""
+        """The warps of a role run concurrently with the others."""
         agent = self.agents[1 + self._plan.roles.index(op)]
 
         def run() -> None:
@@ -185,7 +185,7 @@ class BlockRun:
         self.team.begin(agent, run)
 
     def end(self) -> None:
-        """All agents have ended.
+        """All roles have ended.
 
         Raises:
             HazardError: something is still under way, or may be that other blocks do here.
@@ -199,7 +199,7 @@ class BlockRun:
                     raise RaceError(f"the block may end before what others of the cluster do to {barrier.name}")
 
     def end_agent(self) -> None:
-        """The agent that runs ends.
+        """The running role ends.
 
         Raises:
             RaceError: something that it began is still under way.
@@ -267,12 +267,12 @@ class BlockRun:
         return [self, *(each for each in self._cluster.blocks if each is not self)]
 
     def arrive(self, mbarrier: Mbarrier, who: str) -> None:
-        """All warps of the agent arrive."""
+        """All warps of the role arrive."""
         mbarrier.arrive(self.agent, who)
         self.team.pause()
 
     def arrive_everywhere(self, op: asynchronous.MbarrierOp, number: int, who: str) -> None:
-        """All warps of the agent arrive at a barrier of each block of the cluster."""
+        """All warps of the role arrive at a barrier of each block of the cluster."""
         for mbarrier in self._everywhere(op, number, who):
             mbarrier.arrive(self.agent, who)
             self.team.pause()
@@ -283,7 +283,7 @@ class BlockRun:
         self.team.pause()
 
     def wait_for(self, mbarrier: Mbarrier, phase: int, who: str) -> None:
-        """All warps of the agent wait for a phase."""
+        """All warps of the role wait for a phase."""
         agent = self.agent
         self.team.pause()
         mbarrier.check_waits(agent.said_rows, phase, who)
@@ -291,7 +291,7 @@ class BlockRun:
         mbarrier.go_on(agent, phase, who)
 
     def set_registers(self, count: int, who: str) -> None:
-        """The agent's warps give registers back, or take some when there are enough, each as many."""
+        """The role's warps give registers back, or take some when there are enough, each as many."""
         agent = self.agent
         warps = self._plan.all_warps[self.agents.index(agent)]
         more = (count - self._registers[agent.name]) * warps
@@ -301,7 +301,7 @@ class BlockRun:
         self.team.pause()
 
     def fence(self) -> None:
-        """What the warps of the agent wrote is seen by what works asynchronously behind a barrier."""
+        """Make writes of the role's warps visible to asynchronous operations that follow a barrier."""
         self.clocks.fence(self.agent.rows)
 
     # ---- what works asynchronously ----------------------------------------------------------------------------------
@@ -328,31 +328,31 @@ class BlockRun:
         self.team.pause()
 
     def tensor_store(self, buffer: Buffer, who: str) -> Tensor:
-        """What a buffer holds, which the machine reads from now on."""
+        """The contents of a buffer that a tensor store starts to read."""
         reads = self.memory.start_read(self.agent, buffer, who)
         self._stores[self.agent.name].append((reads, who))
         self.team.pause()
         return self.memory.contents(buffer)
 
     def wait_for_stores(self) -> None:
-        """The first warp of the agent, which begins its tensor stores, knows that they have read their buffers."""
+        """The first warp of the role, which begins its tensor stores, knows that they have read their buffers."""
         for (cells, number), _ in self._stores[self.agent.name]:
             self.memory.finish_read(self.agent, cells, number, [self.agent.first])
         self._stores[self.agent.name].clear()
         self.team.pause()
 
     def wait_for_copies(self, pending: int) -> None:
-        """All groups of copies of the agent but the newest arrive."""
+        """All groups of copies of the role but the newest are complete."""
         self.memory.wait(self.agent, pending)
         self.team.pause()
 
     def read_for_product(self, buffer: Buffer, who: str) -> tuple[Tensor, tuple[Cells, int]]:
-        """What a product that begins reads of a buffer, and the note that it does."""
+        """The contents of an MMA's operand buffer, and the token of the read."""
         reads = self.memory.start_read(self.agent, buffer, who)
         return self.memory.contents(buffer), reads
 
     def begin_product(self, value: Tensor, reads: list[tuple[Cells, int]], who: str) -> Product:
-        """A product is under way."""
+        """An MMA is under way."""
         name = self.agent.name
         self._begun[name] += 1
         product = Product(value, self.agent, self._begun[name], who, reads)
@@ -363,31 +363,31 @@ class BlockRun:
     # ---- tensor memory ----------------------------------------------------------------------------------------------
 
     def tensor_alloc(self, op: tensor_memory.TensorAllocOp, who: str) -> TensorTile | TensorTiles:
-        """The first warp of the agent asks for columns."""
+        """The first warp of the role asks for columns."""
         return self.tensor_memory.allocate(op, self.agent.first, who)
 
     def tensor_free(self, target: TensorTile | TensorTiles, who: str) -> None:
-        """The first warp of the agent gives columns back."""
+        """The first warp of the role gives columns back."""
         target.free(self.agent.first, who)
 
     def tensor_multiply(
         self, target: TensorTile, product: Tensor, adds: bool, reads: list[tuple[Cells, int]], who: str
     ) -> None:
-        """A thread of the agent's first warp begins a product."""
+        """A thread of the role's first warp issues an MMA."""
         target.multiply(self.agent.first, product, adds, who)
         self._uncommitted[self.agent.name].append(_TensorProduct(target, reads, who))
         self.team.pause()
 
     def mma_commit(self, mbarrier: Mbarrier, who: str) -> None:
-        """An arrival when all products that the agent began have been done."""
+        """An arrival when all MMAs that the role issued are complete."""
         self._commit([mbarrier], who)
 
     def mma_commit_everywhere(self, op: asynchronous.MbarrierOp, number: int, who: str) -> None:
-        """The same at a barrier of each block of the cluster."""
+        """An arrival of MMAs at a barrier of each block of the cluster."""
         self._commit(self._everywhere(op, number, who), who)
 
     def _commit(self, mbarriers: Sequence[Mbarrier], who: str) -> None:
-        """Of several barriers the first is this block's, in whose name products end."""
+        """Of several barriers the first is this block's, in whose name MMAs end."""
         agent = self.agent
         told = self._ended[agent.name]
         told.join(self.clocks.of_products(agent.first))
@@ -401,14 +401,14 @@ class BlockRun:
         self.team.pause()
 
     def tensor_fence(self, side: str) -> None:
-        """What the agent's warps did in tensor memory, or were told of it."""
+        """The clocks of the role's warps in tensor memory."""
         if side == tensor_memory.BEFORE:
             self.clocks.fence_tensor_before(self.agent.rows)
         else:
             self.clocks.fence_tensor_after(self.agent.rows)
 
     def wait_for_products(self, pending: int) -> None:
-        """All products of the agent but the newest `pending` have been done."""
+        """All MMAs of the role but the newest `pending` have been done."""
         left = self._products[self.agent.name]
         while len(left) > pending:
             for cells, number in left.pop(0).reads:

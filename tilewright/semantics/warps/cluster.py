@@ -1,7 +1,7 @@
 """Blocks that run together: whose turn it is, what their warps know, and what works asynchronously for them.
 
-A block that runs alone is a cluster of one. The blocks of others reach each other's barriers, and have copies brought
-to each other's memory.
+A block that runs alone is a cluster of one. The blocks of others reach each other's barriers, and receive copies in
+each other's memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Flying(Protocol):
-    """Something under way. What is of one `sequence` arrives one after the other."""
+    """An operation in flight. Operations of one `sequence` complete in order."""
 
     @property
     def name(self) -> str: ...
@@ -28,7 +28,7 @@ class Flying(Protocol):
     def sequence(self) -> object: ...
 
     def land(self) -> None:
-        """It arrives."""
+        """Complete the operation."""
         ...
 
 
@@ -72,7 +72,7 @@ class Cluster:
             self.team.stop()
 
     def meet(self, who: str) -> None:
-        """All agents of all blocks that have not ended come by."""
+        """All roles of all blocks that have not ended arrive."""
         met = self._met
         self._came.append(self.team.current)
         self.team.wait(lambda: self._met > met or self._have_all_come(), lambda: f"all blocks at {who} of a cluster")

@@ -19,7 +19,7 @@ from tilewright.semantics.warps.clocks import Clocked, Clocks, Sent
 
 @dataclass
 class _Passed:
-    """Some warps went on at these clocks when a phase was complete."""
+    """Some warps continued at these clocks when a phase was complete."""
 
     who: str
     rows: Sequence[int]
@@ -60,7 +60,7 @@ class Mbarrier:
     # ---- arrivals ---------------------------------------------------------------------------------------------------
 
     def arrive(self, agent: Agent, who: str) -> None:
-        """Each group of an agent's warps arrives."""
+        """Each group of a role's warps arrives."""
         if agent.groups > self._pending - self._promised:
             raise PhaseError(f"{who} is {agent.groups} arrivals at {self}")
         size = agent.warps // agent.groups
@@ -95,22 +95,24 @@ class Mbarrier:
         self._arrive([row], 1, who)
 
     def coming(self, row: int, bytes: int, who: str) -> int:
-        """A copy that one warp began is on its way, and completes this phase; gives the clock of what it brings."""
+        """A copy that one warp began is on its way, and completes this phase; gives the clock of what it copies."""
         self._check_made([row], who)
         if self._coming_bytes + bytes > self._expected_bytes:
-            raise PhaseError(f"{who} brings {bytes} bytes to {self}, of which {self._coming_bytes} are on their way")
+            raise PhaseError(
+                f"{who} copies {bytes} bytes to {self}, of which {self._coming_bytes} are already in flight"
+            )
         return self._coming(bytes)
 
     def coming_in_part(self, row: int, bytes: int, came: Clocked, who: str) -> int:
-        """The same of a copy to several blocks of a cluster, before which `came` came. What other blocks bring may come
-        before it is waited for."""
+        """A multicast copy, before which `came` arrived, is in flight. Copies of other blocks may arrive before they
+        are waited for."""
         if self._is_own(row):
             stamp = self.coming(row, bytes, who)
         else:
             self._check_arrival([row], who)
             if self._pending == 0 and self._coming_bytes + bytes > self._expected_bytes:
                 raise PhaseError(
-                    f"{who} brings {bytes} bytes to {self}, of which {self._coming_bytes} are on their way"
+                    f"{who} copies {bytes} bytes to {self}, of which {self._coming_bytes} are already in flight"
                 )
             stamp = self._coming(bytes)
             self.reached[self.column] = stamp
@@ -124,15 +126,15 @@ class Mbarrier:
         return self._stamp
 
     def come(self, bytes: int, who: str) -> None:
-        """They have come."""
+        """Record the arrival of the bytes."""
         self._coming_bytes -= bytes
         self._expected_bytes -= bytes
         self._complete(who)
 
     def promise(self, row: int, before: Sent, who: str) -> int:
-        """An arrival that comes when the products that one warp began have been done, which tells what came `before`;
-        gives the clock of their end. What other barriers the same warp promises arrivals at in its own block is told,
-        too, for these come one after the other; in other blocks they come when they do."""
+        """An arrival that comes when the MMAs that one warp began have been done, which indicates what came `before`;
+        gives the clock of their end. What other barriers the same warp promises arrivals at in its own block is
+        notified, too, for these come one after the other; in other blocks they come when they do."""
         self._check_arrival([row], who)
         if self._promised == self._pending:
             raise PhaseError(f"{who} is an arrival at {self}, {self._promised} of which are to come")
@@ -147,7 +149,7 @@ class Mbarrier:
         return self._stamp
 
     def keep(self, who: str) -> None:
-        """It comes."""
+        """Record the arrival."""
         self._promised -= 1
         self._pending -= 1
         self._complete(who)
@@ -167,7 +169,9 @@ class Mbarrier:
             return
         before = self._passed.pop(self.phase - 1, [])
         if not before:
-            raise PhaseError(f"{who} completes phase {self.phase} of {self.name}; nobody waited for the one before")
+            raise PhaseError(
+                f"{who} completes phase {self.phase} of {self.name}; no thread waited for the phase before it"
+            )
         for passed in before:
             if (self._gathered.came[passed.rows] < passed.clocks).any():
                 raise PhaseError(
@@ -181,7 +185,7 @@ class Mbarrier:
         """Whether a phase is complete, of which the machine compares the last bit.
 
         Raises:
-            PhaseError: the barrier is in a phase whose bit says something else.
+            PhaseError: the barrier is in a phase whose bit states something else.
         """
         if phase > self.phase or phase < self.phase - 1:
             raise PhaseError(
@@ -201,7 +205,7 @@ class Mbarrier:
             )
 
     def go_on(self, agent: Agent, phase: int, who: str) -> None:
-        """The warps of an agent know what happened before a phase was complete."""
+        """The warps of a role know what happened before a phase was complete."""
         if phase >= 0:
             self._clocks.acquire(agent.rows, self._completed[phase])
             rows = agent.said_rows

@@ -1,7 +1,7 @@
-"""Products of blocks of warps, and those that go on while the warps do.
+"""MMAs of blocks of warps, and those that continue while the warps do.
 
-What an asynchronous product adds up to is in registers that nobody else may touch: each further product, and each
-`mma_wait`, goes on with them, and only who goes on with them last may use them.
+What an asynchronous MMA adds up to is in registers that no other operation may touch: each further MMA, and each
+`mma_wait`, continues with them, and only who continues with them last may use them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ACCUMULATOR = 2
 
 
 def check_uses(op: Operation, values: Values, block: BlockRun) -> None:
-    """An operation uses no registers of a product that is under way, but to go on with it.
+    """An operation uses no registers of an MMA that is under way, but to continue with it.
 
     Raises:
         RaceError: it does.
@@ -35,18 +35,18 @@ def check_uses(op: Operation, values: Values, block: BlockRun) -> None:
             continue
         who = named(op, values)
         if product.goes_on:
-            raise RaceError(f"{who} uses {product.name}, with whose registers {product.goes_on} goes on")
+            raise RaceError(f"{who} uses {product.name}, whose registers {product.goes_on} accumulates into")
         if product.agent is not block.agent:
             raise RaceError(f"{who} uses {product.name} of other warps")
         if isinstance(op, scheduled.MmaWaitOp) or (_is_asynchronous(op) and number == _ACCUMULATOR):
             continue
         if not block.is_done(product):
-            raise RaceError(f"{who} uses {product.name}, which nobody waited for")
+            raise RaceError(f"{who} uses {product.name}, which has not been waited for")
         values[operand] = product.value
 
 
 def multiply(op: scheduled.MmaOp, values: Values, block: BlockRun) -> Tensor | Product:
-    """The sum, or a product under way."""
+    """The sum, or an MMA in flight."""
     who = named(op, values)
     if not _is_asynchronous(op):
         left, right = (
@@ -60,7 +60,7 @@ def multiply(op: scheduled.MmaOp, values: Values, block: BlockRun) -> Tensor | P
 
 
 def multiply_to_tensor_memory(op: tensor_memory.TensorMmaOp, values: Values, adds: bool, block: BlockRun) -> None:
-    """A product under way."""
+    """An MMA in flight."""
     who = named(op, values)
     reads: list[tuple[Cells, int]] = []
     left, right = (_read(values[operand], block, who, reads) for operand in (op.left, op.right))
@@ -69,7 +69,7 @@ def multiply_to_tensor_memory(op: tensor_memory.TensorMmaOp, values: Values, add
 
 
 def _read(operand: Tensor | Buffer, block: BlockRun, who: str, reads: list[tuple[Cells, int]]) -> Tensor:
-    """An operand of an asynchronous product; what it reads in memory is noted in `reads`."""
+    """An operand of an asynchronous MMA; what it reads in memory is noted in `reads`."""
     if not isinstance(operand, Buffer):
         return operand
     contents, note = block.read_for_product(operand, who)
@@ -78,7 +78,7 @@ def _read(operand: Tensor | Buffer, block: BlockRun, who: str, reads: list[tuple
 
 
 def wait(op: scheduled.MmaWaitOp, values: Values, block: BlockRun) -> Tensor | Product:
-    """The sum, or the same product when it is still under way."""
+    """The sum, or the same MMA when it is still under way."""
     block.wait_for_products(int(op.pending.value.data))
     before: Tensor | Product = values[op.accumulator]
     if not isinstance(before, Product):
@@ -94,7 +94,7 @@ def _is_asynchronous(op: Operation) -> bool:
 
 
 def _taken(before: Tensor | Product, who: str) -> Tensor:
-    """What registers hold, with which `who` goes on."""
+    """The contents of registers that `who` accumulates into."""
     if not isinstance(before, Product):
         return before
     before.goes_on = who
@@ -111,6 +111,6 @@ def _operand(value: Tensor | Buffer, fragment: str, block: BlockRun, who: str) -
 
 
 def _rounded(operand: SSAValue, value: Tensor) -> Tensor:
-    """An operand as a product multiplies it."""
+    """An operand as an MMA multiplies it."""
     type = array_type(operand.type.array if isinstance(operand.type, tile.RefType) else operand)
     return ops.cast(value, type.dtype) if type.dtype == dtypes.tf32 else value

@@ -1,8 +1,8 @@
 """The tensor memory of a block: who did what to each tile there.
 
-A cell is a column of the 32 lanes that one warp of four reaches. It is pessimistic as `block_memory.py` is: what a
-product gives is there when somebody has waited for a commit behind it, and fenced. PTX ISA 9.7.16, "Tensor Memory" and
-"Memory Consistency Model for 5th generation of TensorCore operations".
+A cell is a column of the 32 lanes that one warp of four reaches. It is pessimistic as `block_memory.py` is: what an MMA
+gives is there when a thread has waited for a commit after it, and fenced. PTX ISA 9.7.16, "Tensor Memory" and "Memory
+Consistency Model for 5th generation of TensorCore operations".
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TensorTile:
         self._multiplied_by = -1  # the warp of the last product
 
     def multiply(self, row: int, product: Tensor, adds: bool, who: str) -> None:
-        """A warp begins a product."""
+        """A warp begins an MMA."""
         self._check_there([row], who)
         if self._multiplied_by != row:  # those of one thread follow each other
             self._check_done(who)
@@ -57,12 +57,12 @@ class TensorTile:
         self._multiplied_by = row
 
     def finish(self, column: int, clock: int) -> None:
-        """The first product under way has been done, in the name of a column of the clocks."""
+        """The first MMA in flight has been done, in the name of a column of the clocks."""
         self._under_way.pop(0)
         self._writer[...], self._written[...] = column, clock
 
     def load(self, agent: Agent, op: tensor_memory.TensorLoadOp, who: str) -> Tensor:
-        """The warps of an agent load the elements that the layout of the result gives them."""
+        """The warps of a role load the elements that the layout of the result gives them."""
         self._check_there(agent.said_rows, who)
         self._check_done(who)
         for row, cells in self._reached(agent, layout_text(op.result), who):
@@ -71,7 +71,7 @@ class TensorTile:
         return self.values.copy()
 
     def _reached(self, agent: Agent, text: str, who: str) -> Iterator[tuple[int, tuple[int, Tensor]]]:
-        """The warps of an agent, and the cells of which a layout gives them the elements."""
+        """The warps of a role, and the cells of which a layout gives them the elements."""
         shape, (lanes, columns) = self.values.shape, self._places
         holders, _ = warps_of(text, shape, agent.warps)
         if (lanes % _LANES != coordinates_on("lane", text, shape)).any():
@@ -83,7 +83,7 @@ class TensorTile:
             yield row, (warp % _QUARTERS, np.unique(columns[mine]))
 
     def put(self, agent: Agent, op: tensor_memory.TensorPutOp, value: Tensor, who: str) -> None:
-        """The warps of an agent store the elements that the layout of the value gives them."""
+        """The warps of a role store the elements that the layout of the value gives them."""
         self._check_there(agent.said_rows, who)
         self._check_done(who)
         for row, cells in self._reached(agent, layout_text(op.value), who):
@@ -110,7 +110,7 @@ class TensorTile:
         """The block ends.
 
         Raises:
-            RaceError: nobody freed the columns.
+            RaceError: no thread freed the columns.
         """
         if not self.is_freed:
             raise RaceError(f"the columns of {self._name} are not freed")

@@ -32,7 +32,7 @@ class Clocks:
 
     @cached_property
     def counts(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """The array, when the program is printed; where it lies is where the program has its constants."""
+        """The array, when the program is printed; its location is where the program has its constants."""
         size = 2 * (len(self._names) + 1)
         room = np.zeros(size + ALIGNMENT_BYTES // 8, np.int64)
         start = -room.ctypes.data % ALIGNMENT_BYTES // 8

@@ -19,7 +19,7 @@ def triple_of(machine: Machine) -> str:
 
 
 def llvm_target(machine: Machine) -> tuple[str, str, str]:
-    """What LLVM must know of a machine: triple, CPU and features, as `machine_code` takes them."""
+    """LLVM's description of a machine: triple, CPU and features, as `machine_code` takes them."""
     return triple_of(machine), machine.llvm_cpu, ",".join(f"+{f}" for f in machine.llvm_features)
 
 

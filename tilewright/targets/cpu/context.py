@@ -1,4 +1,4 @@
-"""What the emitters of one native function share."""
+"""Shared state of the emitters of one native function."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class FunctionContext:
 
     Of the block that is being emitted: what earlier nests have `loaded` from arrays, the `upcoming` stores to arrays of
     later nests, and the stores of earlier nests that ask for the lines of one of those (`claimed`), and the counter of
-    the loop in which a nest takes turns with a product (`turn`). `kept` are the panels of right operands that products
-    keep for later ones. `past_caches` says whether some stores of the function need a fence after them."""
+    the loop in which a nest takes turns with a matmul (`turn`). `kept` are the panels of right operands that matmuls
+    keep for later ones. `past_caches` states whether some stores of the function need a fence after them."""
 
     builder: Builder
     machine: Machine
@@ -80,7 +80,7 @@ class FunctionContext:
         return minimum(self.builder, extent, self.room(limit, start, symbols))
 
     def room(self, limit: int, start: Form, symbols: Sequence[SSAValue]) -> Value:
-        """How many positions lie between a start, a form of index scalars, and a limit; none if it starts beyond."""
+        """How many positions are between a start, a form of index scalars, and a limit; none if it starts beyond."""
         value: Value = i64(start.constant)
         for position, coefficient in start.symbols:
             value = add(self.builder, value, multiply(self.builder, self.scalars[symbols[position]], coefficient))

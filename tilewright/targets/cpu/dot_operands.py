@@ -1,4 +1,4 @@
-"""Where the operands and the result of a matrix product are, and how much of them a tile has."""
+"""Addresses of the operands and the result of a matmul, and the extents of a tile."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def depth_of(context: FunctionContext, op: scheduled.DotOp, depth: int) -> Value
         return i64(depth)
     form = linear_form(op.depth_map.data.results[0], ())
     if form is None:
-        raise CompilerBug("the depth of a product is not linear")
+        raise CompilerBug("the depth of a matmul is not linear")
     room = context.room(int(op.depth_limit.value.data), form, op.symbols)
     return minimum(context.builder, i64(depth), room)
 
@@ -88,7 +88,7 @@ def left_of(context: FunctionContext, op: scheduled.DotOp) -> Left:
     counts = frozenset({op.shape[0]})
     for term in address_terms(type):
         if term.divisor != 1 or term.modulus is not None:
-            raise CompilerBug("the left operand of a product is not strided")
+            raise CompilerBug("the left operand of a matmul is not strided")
         form = forms[term.dim]
         row_stride += term.stride * form.coefficient(0)
         depth_stride += term.stride * form.coefficient(1)
@@ -159,10 +159,10 @@ def right_of(context: FunctionContext, op: scheduled.DotOp) -> Right:
                 if context.highest(form, op.symbols) // width > total:
                     remaining = maximum(builder, remaining, i64(0))
             elif term.divisor != 1 or term.stride != 1:
-                raise CompilerBug("the right operand of a product is not in panels of the register block's width")
+                raise CompilerBug("the right operand of a matmul is not packed in panels of the register block's width")
             continue
         if term.divisor != 1 or term.modulus is not None:
-            raise CompilerBug("the right operand of a product is split along its depth")
+            raise CompilerBug("the right operand of a matmul is split along its depth")
         depth += term.stride * form.coefficient(0)
         offset = add(builder, offset, multiply(builder, start, term.stride))
     pointer = offset_pointer(builder, context.pointers[op.right], offset, type.dtype.itemsize)
@@ -170,7 +170,7 @@ def right_of(context: FunctionContext, op: scheduled.DotOp) -> Right:
 
 
 def _counts(context: FunctionContext, start: Form, symbols: Sequence[SSAValue], size: int, most: int) -> frozenset[int]:
-    """How many of `most` positions from a start on may lie below `size`, for every value of the index scalars."""
+    """How many of `most` positions from a start on may be below `size`, for every value of the index scalars."""
     starts = {start.constant}
     for position, coefficient in start.symbols:
         steps = [coefficient * value for value in range(context.bound(symbols[position]))]

@@ -4,7 +4,7 @@
 
 `buffers` is a table of pointers: inputs, outputs, constants. A region's function gets a table of its own: the kernel's
 refs, the kernel's shared memory, the workers' scratch memory, and how many bytes each worker has of that. A kernel's
-module does not say what it is called: equal kernels are equal texts.
+module does not state what it is called: equal kernels are equal texts.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from tilewright.targets.llvm.values import Builder, Value, builder_of, declare_f
 
 @dataclass(eq=False)
 class NativeModule:
-    """What emission gives: LLVM texts by name, those of kernels and last that of `main`; constants in the order of the
-    buffer table, memory needs, predicted work."""
+    """The result of emission: LLVM texts by name, those of kernels and last that of `main`; constants in the order of
+    the buffer table, memory needs, predicted work."""
 
     texts: dict[str, str]
     constants: list[str]
@@ -372,7 +372,7 @@ class _Emitter:
         builder.ret(ir.Constant(I32, 0))
 
     def failure_status(self, routine: str) -> int:
-        """The status by which a program says that a routine failed."""
+        """The status by which a program states that a routine failed."""
         if routine not in self.messages:
             text, help = FAILURES[routine]
             self.messages[routine] = Message(len(self.messages) + 1, LinearAlgebraError.code, text, help)
@@ -430,7 +430,7 @@ class _Driver:
         return self.builder.load(offset_pointer(self.builder, self.buffers, i64(index), 8), typ=POINTER)
 
     def assign(self, source: SSAValue, target: SSAValue) -> None:
-        """Copy an array to the place of another, unless it lies there."""
+        """Copy an array to the memory of another, unless it is there."""
         if not self._shares_memory(source, target):
             self.copy(self.pointer(source), self.pointer(target), array_type(source).nbytes)
 
@@ -534,7 +534,7 @@ class _Driver:
         self.builder.position_at_end(end)
 
     def leave_if_interrupted(self) -> None:
-        """Return if the call is to end: a job of no chunks tells so."""
+        """Return if the call is to end: a job of no chunks indicates so."""
         nothing = ir.Constant(POINTER, None)
         stop = self.builder.call(PoolCallable(self.parallel), [nothing, nothing, i64(0), self.threads])
         with self.builder.if_then(self.builder.icmp_unsigned("!=", stop, ir.Constant(I32, 0)), likely=False):
@@ -570,12 +570,12 @@ class _Driver:
 
 
 def _inside_nests(operations: Iterable[Operation]) -> Iterator[Operation]:
-    """What the nests among some operations hold."""
+    """Operations inside the nests among some operations."""
     return (inner for op in operations if isinstance(op, scheduled.NestOp) for inner in op.body.block.ops)
 
 
 def _turn(nest: scheduled.NestOp) -> SSAValue | None:
-    """The counter of the loop in which a nest and the product right before it take turns."""
+    """The counter of the loop in which a nest and the matmul right before it take turns."""
     product = nest.prev_op
     if not isinstance(product, scheduled.DotOp) or product.turn is None:
         return None

@@ -58,7 +58,7 @@ def emit_arg_reduce(nest: OrderedNest, op: tile.ArgReduceOp) -> None:
 
 @dataclass(frozen=True)
 class _Best:
-    """Where the best elements of some lines and their indices are kept, in memory that may become registers."""
+    """Storage of the best elements of some rows and their indices, in memory that may become registers."""
 
     value: Value
     index: Value
@@ -127,7 +127,7 @@ class _ArgReduce:
         return record_index(builder, smallest_lane(builder, records))
 
     def in_many_vectors(self, source: Elements, lanes: int) -> Value:
-        """What is kept is where a vector starts: the lane's own number is added at the end. Lanes that no element
+        """The kept index is that of a vector's start: the lane's own number is added at the end. Lanes that no element
         entered hold the first one, at indices that are not its own; the first lane has it at 0."""
         builder, axis = self.builder, self.nest.axis
         known = static(self.count)

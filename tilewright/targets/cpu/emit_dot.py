@@ -1,9 +1,9 @@
-"""Print a register-blocked matrix product: panels of the right operand outside, blocks of rows inside, and in the
-middle a micro-kernel.
+"""Print a register-blocked matmul: panels of the right operand outside, blocks of rows inside, and in the middle a
+micro-kernel.
 
-Rows of a right operand that is read where it lies are far from each other in memory, or begin within lines. Where the
-product is to keep them, the first block of rows that meets a panel writes what it reads to scratch memory, a panel's
-rows one after the other, and the blocks after it read it from there: packing costs no pass of its own.
+Rows of a right operand that is read in place are far from each other in memory, or begin within lines. Where the matmul
+is to keep them, the first block of rows that meets a panel writes what it reads to scratch memory, a panel's rows one
+after the other, and the blocks after it read it from there: packing costs no pass of its own.
 
 An operand may end before the tile does: rows that a left operand lacks are zeros in the accumulator, and so are columns
 that a right operand lacks.
@@ -58,7 +58,7 @@ class _Panel:
 
 
 def emit_dot(context: FunctionContext, op: scheduled.DotOp) -> None:
-    """Append the code of one product at the builder's position."""
+    """Append the code of one matmul at the builder's position."""
     types = (tile.ref_type(ref).dtype for ref in (op.left, op.right, op.accumulator))
     instruction = context.machine.matrix_atom_of_words(*types, depth=op.shape[2])
     if op.is_split:
@@ -70,8 +70,8 @@ def emit_dot(context: FunctionContext, op: scheduled.DotOp) -> None:
 
 
 def _emit_tiles(context: FunctionContext, op: scheduled.DotOp, instruction: MatrixAtom) -> None:
-    """All blocks of a product by a matrix instruction. Blocks are whole: the accumulator and the operands have room for
-    what they have beyond the product's rows and columns."""
+    """All blocks of a matmul by a matrix instruction. Blocks are whole: the accumulator and the operands have room for
+    what they have beyond the matmul's rows and columns."""
     builder = context.builder
     rows, columns, depth = op.shape
     height, width = op.micro_tile
@@ -113,7 +113,7 @@ class _Product:
     def __init__(self, context: FunctionContext, op: scheduled.DotOp) -> None:
         self.context, self.op = context, op
         if len({tile.ref_type(ref).dtype for ref in (op.left, op.right, op.accumulator)}) > 1:
-            raise CompilerBug("a product of operands that have not the accumulator's type")
+            raise CompilerBug("the operands of a matmul do not have the accumulator's type")
         self.builder: Builder = context.builder
         self.type = tile.ref_type(op.accumulator)
         self.lanes = context.machine.lanes(self.type.dtype)
@@ -147,7 +147,7 @@ class _Product:
                 self._emit_panel(whole, tail)
 
     def _kept_panel(self) -> Walk | None:
-        """Scratch memory for one panel of the right operand, where the product is to keep them."""
+        """Scratch memory for one panel of the right operand, where the matmul is to keep them."""
         if self.op.keep is None:
             return None
         width, depth = self.op.micro_tile[1], self.op.shape[2]
@@ -221,12 +221,12 @@ class _Product:
         )
 
     def _turn(self, turn: DenseArrayBase) -> tuple[Value, int]:
-        """Which turn of how many this product is."""
+        """Which turn of how many this matmul is."""
         position, count = decode(turn)
         return self.context.scalars[self.op.symbols[position]], count
 
     def _ahead(self, panel: Value, block: Value | None) -> Ahead | None:
-        """What the block of rows `block` asks for of the next `panel`."""
+        """Prefetches of the next `panel` by the block of rows `block`."""
         if block is None:
             return None
         rows, _, _ = self.op.shape

@@ -146,7 +146,7 @@ class NestEmitter:
         self._vectors(dim, start, lambda: self._level(level + 1))
 
     def _whole_vectors(self, dim: int) -> Value:
-        """Where the vectors end that are whole."""
+        """The end of the whole vectors."""
         lanes, extent = self.plan.lanes, self._extents[dim]
         known = static(extent)
         return i64(known // lanes * lanes) if known is not None else self.builder.and_(extent, i64(-lanes))
@@ -310,7 +310,7 @@ class NestEmitter:
         self.builder.store(self._combine(accumulator, total, part), place, align=bytes)
 
     def _total_at(self, accumulator: _Accumulator) -> Value:
-        """Where the totals of the current columns are, or the first running value."""
+        """The address of the totals of the current columns, or of the first running value."""
         if not self.plan.row_by_row:
             return accumulator.slots[0]
         column = i64(0) if self.plan.vector_dim is None else self.position.index[self.plan.vector_dim]

@@ -1,4 +1,4 @@
-"""Print ordered operations: along one axis, over all lines beside each other."""
+"""Print ordered operations: along one axis, over all lines next to each other."""
 
 from __future__ import annotations
 

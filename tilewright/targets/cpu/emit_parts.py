@@ -1,4 +1,4 @@
-"""Print a matrix product in parts: blocks of rows and panels, and in the middle `split_kernel.py`."""
+"""Print a matmul in parts: blocks of rows and panels, and in the middle `split_kernel.py`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tilewright.targets.llvm.values import Value
 
 
 def emit_parts(context: FunctionContext, op: scheduled.DotOp) -> None:
-    """All blocks of a product in parts, which are whole, but for panels beyond the right operand's last one. While the
+    """All blocks of a matmul in parts, which are whole, but for panels beyond the right operand's last one. While the
     rows meet a panel, each block of them asks for its share of the next one, unless panels stay near."""
     if tile.ref_type(op.left).dtype == tile.ref_type(op.accumulator).dtype:
         _emit_rows_apart(context, op)
@@ -51,8 +51,8 @@ def _stays_near(context: FunctionContext, op: scheduled.DotOp) -> bool:
 
 
 def _emit_rows_apart(context: FunctionContext, op: scheduled.DotOp) -> None:
-    """The same with a left operand that is not in parts. Its blocks are outside: while one meets the panels, the next
-    one is taken apart, a share of it with each panel. Rows that the operand lacks are its last one."""
+    """All blocks of a matmul in parts whose left operand is not split. Its blocks are outside: while one meets the
+    panels, the next one is taken apart, a share of it with each panel. Rows that the operand lacks are its last one."""
     builder, product = context.builder, _Parts.of(context, op)
     kernel, left = product.kernel, left_of(context, op)
     (height, width), row_bytes = op.micro_tile, kernel.instruction.columns * WORD_BYTES
@@ -83,7 +83,7 @@ def _emit_rows_apart(context: FunctionContext, op: scheduled.DotOp) -> None:
 
 @dataclass(frozen=True)
 class _Parts:
-    """A product in parts: of how many blocks of rows, panels and steps, and its right operand."""
+    """A matmul in parts: of how many blocks of rows, panels and steps, and its right operand."""
 
     context: FunctionContext
     op: scheduled.DotOp
@@ -138,8 +138,8 @@ class _Parts:
 def _blocks_of(
     context: FunctionContext, op: scheduled.DotOp, ref: SSAValue, map: AffineMap
 ) -> tuple[Value, int, Value]:
-    """Where an operand in parts begins, how many bytes its blocks of rows or columns are apart, and how many of them
-    there are from there on."""
+    """The base address of an operand in parts, how many bytes its blocks of rows or columns are apart, and how many of
+    them there are from there on."""
     type, dim = tile.ref_type(ref), len(map.results) - 2
     strides = [math.prod(type.shape[d + 1 :]) * type.dtype.itemsize for d in range(len(type.shape))]
     starts = [start_of(context, form, list(op.symbols)) for form in forms_of(map)]

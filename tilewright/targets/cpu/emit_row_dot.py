@@ -1,5 +1,5 @@
-"""Print a product of few rows whose right operand lies with the depth inside: sums of products along the depth, vectors
-of both operands at a time, so that the right operand is read once, as it lies."""
+"""Print a matmul of few rows whose right operand is with the depth inside: sums of matmuls along the depth, vectors of
+both operands at a time, so that the right operand is read once, as stored."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def lies_along_depth(op: scheduled.DotOp) -> bool:
 
 
 def emit_row_dot(context: FunctionContext, op: scheduled.DotOp) -> None:
-    """Append the code of one such product at the builder's position."""
+    """Append the code of one such matmul at the builder's position."""
     _RowDot(context, op).emit()
 
 
@@ -73,7 +73,7 @@ class _RowDot:
         self.accumulate = bool(op.accumulate.value.data)
         self.left, self.right = left_of(context, op), _right(context, op)
         if self.left.depth_stride > 1:
-            raise CompilerBug("a product of rows along the depth whose left operand has it outside")
+            raise CompilerBug("the left operand of a row-wise matmul is not contiguous along the depth")
         self.acc = accumulator_of(context, op)
         self.rows, self.columns = self.left.rows, self.right.columns
         if self.acc.rows is not None and self.acc.columns is not None:
@@ -138,7 +138,7 @@ class _RowDot:
             self._store(part, add(builder, row, i64(n)), column, inside)
 
     def _sums(self, rows: Sequence[Value], columns: Sequence[Value]) -> Value:
-        """The products of rows and columns, one a lane."""
+        """The matmuls of rows and columns, one a lane."""
         builder = self.builder
         slots = [[entry_alloca(builder, self.shape) for _ in columns] for _ in rows]
         for slot in (slot for row in slots for slot in row):

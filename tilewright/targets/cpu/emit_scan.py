@@ -103,7 +103,7 @@ class _Scan:
         vector_loop(builder, self.count, lanes, body, "scan")
 
     def start(self, index: Index) -> Value:
-        """What the first element of a line is combined with."""
+        """The initial value that the first element of a row is combined with."""
         if self.initial is not None:
             return element_at(self.initial, index).load()
         return splat(register_form(self.dtype), self.identity)
@@ -183,8 +183,8 @@ class _Scan:
         return first_lanes(self.builder, add(self.builder, self.nest.extents[last], i64(-start)), lanes)
 
     def columns_in_memory(self, index: Index, last: int, lanes: int) -> None:
-        """Row by row, from the totals that the row before left behind: in the result, or beside it where the result is
-        of a narrower type."""
+        """Row by row, from the totals that the row before left: in the result, or next to it where the result is of a
+        narrower type."""
         builder, axis, extent = self.builder, self.nest.axis, self.nest.extents[last]
         narrow = self.target.dtype != self.dtype
         totals = Elements.temporary(self.nest.context, self.dtype, last, self.nest.shape[last]) if narrow else None
@@ -216,7 +216,7 @@ class _Scan:
                 row_loop(at, False)
 
     def fetch_ahead(self, here: Index) -> None:
-        """Ask for the elements of a later row: what lies between rows keeps the processor from seeing the pattern."""
+        """Ask for the elements of a later row: what is between rows keeps the processor from seeing the pattern."""
         axis, ahead = self.nest.axis, i64(-ROWS_AHEAD if self.reverse else ROWS_AHEAD)
         for elements in (self.source, self.target):
             if elements.strides[axis] != self.nest.shape[-1]:
@@ -238,7 +238,7 @@ class _Scan:
 
 
 def _neutral(fn: str, dtype: DType) -> float | int:
-    """What changes no value that it is combined with; of sums of floats that is the negative zero."""
+    """The identity element; for sums of floats it is the negative zero."""
     identity = ops.FUNCTIONS[fn].identity
     if identity is None:
         raise CompilerBug(f"`{fn}` does not scan")

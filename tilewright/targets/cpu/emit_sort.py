@@ -57,7 +57,7 @@ def write_results(
 
 
 def line_vector(builder: Builder, line: Elements, axis: int, at: Value, lanes: int, mask: Mask | None) -> Value:
-    """The elements of a line from a place on, in register form."""
+    """The elements of a row from an index on, in register form."""
     if line.is_adjacent(axis) or lanes == 1:
         return line.at(axis, at).load_vector(lanes, mask)
     numbers = builder.add(broadcast(builder, at, lanes), lane_numbers(I64, lanes))
@@ -107,7 +107,7 @@ class RecordSort:
         return self.records
 
     def vector_at(self, line: Elements, start: int) -> Record:
-        """A vector of records from a known place on; beyond the end, of those behind all others."""
+        """A vector of records from a known place on; beyond the end, of those after all others."""
         left = self.count - start
         if left <= 0:
             return (splat(ir.VectorType(I64, self.lanes), LAST),) * len(self.records.planes)
@@ -127,7 +127,7 @@ class RecordSort:
 
 
 class _RankSort:
-    """Sorts lines of which nothing but the elements is wanted, which their ranks tell. Zeros of both signs have one
+    """Sorts lines of which nothing but the elements is wanted, which their ranks indicate. Zeros of both signs have one
     rank: where there are negative ones, zeros are written again in the order that they had. NaN are all alike."""
 
     def __init__(self, nest: OrderedNest, source: Elements, target: Elements, descending: bool) -> None:
@@ -196,7 +196,7 @@ class _RankSort:
         vector_loop(builder, i64(self.count), lanes, write, "result")
 
     def ranks(self, source: Elements, at: Value, mask: Mask | None) -> Value:
-        """Ranks of a line from a place on; lanes that are masked out come last."""
+        """Ranks of a row from an index on; lanes that are masked out come last."""
         builder = self.builder
         if mask is not None and mask.count == 0:
             return self.behind_all()
@@ -213,7 +213,7 @@ class _RankSort:
         return splat(ir.VectorType(ir.IntType(self.bits), self.lanes), 2 ** (self.bits - 1) - 1)
 
     def write_zeros(self, source: Elements, target: Elements) -> None:
-        """Zeros begin behind what comes before them."""
+        """Zeros begin after what comes before them."""
         builder, axis = self.builder, self.nest.axis
         place = entry_alloca(builder, I64)
         builder.store(i64(0), place)

@@ -1,4 +1,4 @@
-"""Print searches for the k largest: most elements are compared with the k-th found so far and left behind."""
+"""Print searches for the k largest: most elements are compared with the k-th found so far and left."""
 
 from __future__ import annotations
 

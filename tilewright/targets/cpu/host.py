@@ -13,7 +13,7 @@ from tilewright.runtime.cpu import features as cpu_features
 @cache
 def host_machine() -> Machine:
     """The widest machine file that this host satisfies, with the host's cache sizes. Of the third-level cache at most
-    what the file says for each core: a virtual machine of two cores is told the size of a whole server's.
+    what the file states for each core: a virtual machine of two cores is notified the size of a whole server's.
 
     Raises:
         TargetError: no machine file fits this processor.

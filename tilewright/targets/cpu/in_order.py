@@ -1,7 +1,7 @@
 """Print regions whose points go in order along their last dimension: what one stores, the next one loads.
 
 Threads take the points from a counter, so that who waits for an earlier point waits for a thread that is at it. A flag
-of each point says that it has stored what the next one loads; what a point does before, such as adding up what it
+of each point signals that it has stored what the next one loads; what a point does before, such as adding up what it
 holds, threads do side by side.
 """
 
@@ -53,7 +53,7 @@ def taken_points(builder: Builder, turns: Value, points: int) -> Generator[Value
 
 @dataclass(frozen=True)
 class Turn:
-    """The point that is being emitted, its place along the last dimension, and what passes between points: the refs
+    """The point that is being emitted, its position along the last dimension, and what passes between points: the refs
     that the region both loads and stores."""
 
     builder: Builder
@@ -71,7 +71,7 @@ class Turn:
             self._wait(self._flag(self.builder.sub(self.point, i64(1))))
 
     def after(self, nest: scheduled.NestOp) -> None:
-        """Let the next point go on, if the nest has stored what that loads."""
+        """Let the next point continue, if the nest has stored what that loads."""
         if any(isinstance(op, tile.StoreOp) and op.destination in self.passed for op in nest.body.block.ops):
             # llvmlite does not print atomic stores.
             self.builder.atomic_rmw("xchg", self._flag(self.point), ir.Constant(I8, 1), "release")

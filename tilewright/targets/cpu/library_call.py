@@ -37,7 +37,7 @@ EFFICIENCY = 0.1
 
 @dataclass(frozen=True)
 class LibraryModule:
-    """What the emission of one call gives: the library's functions, memory of each thread, memory of all, and work."""
+    """The result of emitting one call: the library's functions, memory of each thread, memory of all, and work."""
 
     functions: tuple[str, ...]
     worker_bytes: int

@@ -1,4 +1,4 @@
-"""What the emitters of library calls share: arguments by address, memory of the thread, copies of matrices."""
+"""Shared code of the emitters of library calls: arguments by address, memory of the thread, copies of matrices."""
 
 from __future__ import annotations
 

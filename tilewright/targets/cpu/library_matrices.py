@@ -1,7 +1,7 @@
 """Calls of LAPACK and BLAS for one matrix each.
 
 A row-major matrix is the transpose of a column-major one in the same memory. So triangles change their names, sides
-their places, an LQ factorisation of the transpose is the QR factorisation of the matrix, and its U is V: few copies
+their positions, an LQ factorisation of the transpose is the QR factorisation of the matrix, and its U is V: few copies
 transpose.
 """
 

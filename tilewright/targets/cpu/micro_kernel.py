@@ -1,4 +1,4 @@
-"""Print the middle of a matrix product: a block of the accumulator stays in vector registers over the whole depth."""
+"""Print the middle of a matmul: a block of the accumulator stays in vector registers over the whole depth."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEPTH_UNROLL = 4
 
 @dataclass(frozen=True)
 class Walk:
-    """Where an operand of a block lies: a pointer, and elements from row to row (of a left operand) and from depth to
+    """The address of a block's operand: a pointer, and elements from row to row (of a left operand) and from depth to
     depth."""
 
     pointer: Value

@@ -57,7 +57,7 @@ WINDOWS_AHEAD = 2
 
 @dataclass(eq=False)
 class Position:
-    """Where emission stands: the index of every open loop, and the lanes that are on."""
+    """The position of emission: the index of every open loop, and the active lanes."""
 
     index: dict[int, Value] = field(default_factory=dict)
     mask: Value | None = None  # None when all lanes are on
@@ -307,8 +307,8 @@ class NestMemory:
         return self._gather(found, dtype, guard, fill)
 
     def load_turned(self, op: tile.LoadOp, at: Indices) -> list[Value] | None:
-        """What a load reads at each position of the open block, in memory form; None where it has to look at each
-        position whether it is inside."""
+        """The value that a load reads at each position of the open block, in memory form; None where it has to look at
+        each position whether it is inside."""
         found, plan = access(op, at), self.plan
         dim, vector = plan.turned_dim, plan.vector_dim
         unsure = [(found.type.shape[position], found.forms[position]) for position in self._unsure(found)]
@@ -393,7 +393,8 @@ class NestMemory:
                 prefetch(self.builder, offset_pointer(self.builder, pointer, i64(TRIPS_AHEAD * step), 1))
 
     def _ask_for_next_window(self, op: tile.LoadOp, found: Access) -> None:
-        """What a nest reads for the second time is in a cache: it asks for what the first one will come to next."""
+        """A value that a nest reads for the second time is in cache: it prefetches what the first one will read
+        next."""
         step_bytes = found.type.dtype.itemsize * _step_of_windows(found) * WINDOWS_AHEAD
         earlier = [load for load in self.context.loaded if _same_window(load, op)]
         machine = self.context.machine
@@ -405,8 +406,8 @@ class NestMemory:
             prefetch(self.builder, offset_pointer(self.builder, pointer, i64(step_bytes), 1), level)
 
     def _next_trip_bytes(self, found: Access) -> int | None:
-        """How far it is to what the nest reads or writes in the next trip, while the product of which comes first; None
-        where there is no product, or the array stays in a cache."""
+        """How far it is to what the nest reads or writes in the next trip, while the matmul of which comes first; None
+        where there is no matmul, or the array stays in a cache."""
         counter = self.context.turn
         steps = [
             coefficient * term.stride
@@ -418,15 +419,15 @@ class NestMemory:
         return sum(steps) * found.type.dtype.itemsize if steps and outgrows_cache(found, self.context.machine) else None
 
     def _ask_for_stream(self, op: tile.LoadOp, found: Access) -> None:
-        """Ask for the lines that a stream of loads comes to, which the hardware brings no nearer than the second-level
-        cache: too far for arithmetic to go on meanwhile."""
+        """Ask for the lines that a stream of loads comes to, which the hardware loads no nearer than the second-level
+        cache: too far for arithmetic to continue meanwhile."""
         again = any(_same_window(load, op) for load in self.context.loaded)
         if not self.plan.reduced and not again and not found.lanes and self._streams(found, READ_AHEAD_BYTES):
             pointer = self._pointer(found, [self._first_lane(found, i) for i in range(len(found.type.shape))])
             prefetch(self.builder, offset_pointer(self.builder, pointer, i64(READ_AHEAD_BYTES), 1), 1)
 
     def _claim_ahead(self, op: tile.StoreOp, at: Indices, found: Access, pointer: Value) -> None:
-        """Ask for lines that a stream of stores comes to. What a later nest stores is asked for here, by the nest that
+        """Prefetch the cache lines of a stream of stores. What a later nest stores is asked for here, by the nest that
         fills the buffer it is computed from, which computes meanwhile."""
         context = self.context
         if self.position.block is not None and self.plan.turned_dim is not None:
@@ -456,7 +457,7 @@ class NestMemory:
 
     def _streams(self, found: Access, ahead_bytes: int) -> bool:
         """Whether vectors fill lines one after the other, in an array that does not stay in the second-level cache: in
-        runs that are long beside what lies ahead, or go on where they end."""
+        runs that are long next to what is ahead, or continue where they end."""
         plan = self.plan
         if plan.vector_dim is None or not found.is_contiguous(plan.vector_dim, plan.lanes, False):
             return False

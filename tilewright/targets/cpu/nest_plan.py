@@ -225,7 +225,7 @@ def access(op: tile.LoadOp | tile.StoreOp, at: Indices) -> Access:
 
 
 def _lanes(plan: NestPlan, machine: Machine) -> int:
-    """Vector width from the widest element type that is loaded, stored or computed; i64 indices do not count beside
+    """Vector width from the widest element type that is loaded, stored or computed; i64 indices do not count next to
     other types."""
     sizes: set[int] = set()
     wide = 0

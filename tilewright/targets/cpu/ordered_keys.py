@@ -1,7 +1,7 @@
 """Integers in the order of elements: what sorts and searches for the first element compare instead of them.
 
 The rank of an element is a signed integer of 32 bits, of 64 for elements of 64: elements of smaller rank come first.
-Zeros of both signs have one rank, and so have all NaN. A record says of two elements of one rank that the earlier one
+Zeros of both signs have one rank, and so have all NaN. A record states of two elements of one rank that the earlier one
 comes first: it is a rank of 32 bits above the element's index in one integer, or a rank of 64 bits and the index.
 """
 

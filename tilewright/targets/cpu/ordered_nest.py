@@ -1,4 +1,4 @@
-"""What the emitters of ordered operations share: the tiles of a nest in memory, and loops over its lines."""
+"""Shared code of the emitters of ordered operations: the tiles of a nest in memory, and loops over its lines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class OrderedNest:
     Attributes:
         axis: the dim along which it works; the others are `beside` it.
         shape: the first operand's.
-        extents: how far the elements of each dim lie in their arrays; a constant where they all do.
+        extents: how far the elements of each dim are in their arrays; a constant where they all do.
         sources: the operands; None for one that is each element's index along the axis.
         targets: the results; None for one that nothing reads.
         streams: whether the first operand is an array that does not stay in the second-level cache.
@@ -78,7 +78,7 @@ class OrderedNest:
 
     @property
     def is_along_vectors(self) -> bool:
-        """Whether neighbours along the axis are neighbours in memory, and not lines beside each other."""
+        """Whether neighbours along the axis are neighbours in memory, and not lines next to each other."""
         return self.axis == len(self.shape) - 1
 
     def for_each(self, dims: Sequence[int], body: Callable[[Index], None], index: Index | None = None) -> None:

@@ -52,7 +52,7 @@ def _fills_lines(plan: NestPlan, found: Access, machine: Machine) -> bool:
 
 
 def _steps(plan: NestPlan, found: Access, position: int) -> Sequence[int]:
-    """What a coordinate moves by from one vector to another, and where it begins."""
+    """The stride of a coordinate from one vector to the next, and its start."""
     form = found.forms[position]
     if form is None:
         return [1]

@@ -20,7 +20,7 @@ SHORT_INDICES = 2**32 - 1
 
 @dataclass(frozen=True)
 class Records:
-    """Records from a place on. One plane holds ranks of 32 bits above indices, two hold ranks and indices."""
+    """Records from an index on. One plane holds ranks of 32 bits above indices, two hold ranks and indices."""
 
     builder: Builder
     planes: tuple[Value, ...]
@@ -34,11 +34,11 @@ class Records:
         return Records(context.builder, tuple(context.temporary(room) for _ in range(planes)))
 
     def sorting(self, machine: Machine) -> MemorySort:
-        """What sorts them."""
+        """The sorter of the records."""
         return MemorySort(machine, len(self.planes), 64)
 
     def at(self, place: Value) -> Records:
-        """The records from a place on."""
+        """The records from an index on."""
         return Records(self.builder, tuple(offset_pointer(self.builder, p, place, 8) for p in self.planes))
 
     def values(self, rank: Value, index: Value) -> Record:
@@ -63,7 +63,7 @@ class Records:
         return self.builder.icmp_signed("==", self.builder.load(self.planes[-1], typ=I64), i64(LAST))
 
     def clear(self, start: Value, end: Value, lanes: int) -> None:
-        """Write records behind all others to a range of places, a vector at a time."""
+        """Write records after all others to a range of indices, a vector at a time."""
         nothing = splat(ir.VectorType(I64, lanes), LAST)
         with loop(self.builder, start, end, lanes, "clear") as at:
             for plane in self.at(at).planes:

@@ -1,4 +1,4 @@
-"""What calls of the thread pool share: types of functions, and into how many chunks a region is cut."""
+"""Shared code for calls of the thread pool: types of functions, and into how many chunks a region is cut."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ def chunk_count(points: int, seconds: float, threads: int) -> int:
 
 
 def first_point(builder: Builder, chunk: Value, points: int, chunks: int) -> Value:
-    """Where a chunk begins: they are equal but for one point."""
+    """The start of a chunk: sizes of chunks differ by at most one grid point."""
     return builder.udiv(builder.mul(chunk, i64(points), flags=["nuw"]), i64(chunks))

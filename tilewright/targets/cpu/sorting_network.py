@@ -1,8 +1,9 @@
 """Bitonic sorting (Batcher, "Sorting networks and their applications", 1968) of records in registers and in memory.
 
-A record is spread over planes: one integer that holds all of it, or a rank and an index. In a network, pairs of places
-are compared and put in order, whatever they hold, so that vectors of pairs are compared at a time. Between vectors a
-pair is two lanes of one number; places nearer to each other than a vector is long are brought together by shuffles.
+A record is spread over planes: one integer that holds all of it, or a rank and an index. In a network, pairs of
+positions are compared and put in order, whatever they hold, so that vectors of pairs are compared at a time. Between
+vectors a pair is two lanes of one number; places nearer to each other than a vector is long are moved together by
+shuffles.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class Network:
 
     def _pair_in_order(self, first: Record, second: Record, steps: Sequence[int]) -> tuple[Record, Record]:
         """The lanes of two vectors in order. For each step the lower lanes of both come together in one vector, their
-        partners in the other; `places` says where the lanes are."""
+        partners in the other; `places` states where the lanes are."""
         lanes, places = self.lanes, list(range(2 * self.lanes))
         for step in steps:
             lower = [place for place in self._by_chunks(places, step) if places[place] ^ step > places[place]]
@@ -100,8 +101,8 @@ class Network:
         return self._picked(first, second, order[:lanes]), self._picked(first, second, order[lanes:])
 
     def _by_chunks(self, places: Sequence[int], step: int) -> list[int]:
-        """The places of two vectors, in an order in which picking half of them is one instruction: chunks of 16 bytes
-        of both in turn where a step stays within these, else one vector after the other."""
+        """The positions of two vectors, in an order in which picking half of them is one instruction: chunks of 16
+        bytes of both in turn where a step stays within these, else one vector after the other."""
         chunk = 16 // self.itemsize
         if step >= chunk:
             return list(range(len(places)))
@@ -172,13 +173,13 @@ class MemorySort:
         builder.call(self._function(builder, "merge", self._merge), [*planes, count])
 
     def load(self, builder: Builder, planes: Sequence[Value], place: Value) -> Record:
-        """The vectors from a place on."""
+        """The vectors from an index on."""
         shape = ir.VectorType(ir.IntType(self.bits), self.lanes)
         pointers = [self._at(builder, plane, place) for plane in planes]
         return tuple(builder.load(pointer, typ=shape, align=self.bits // 8) for pointer in pointers)
 
     def store(self, builder: Builder, planes: Sequence[Value], place: Value, one: Record) -> None:
-        """Write vectors from a place on."""
+        """Write vectors from an index on."""
         for plane, value in zip(planes, one, strict=True):
             builder.store(value, self._at(builder, plane, place), align=self.bits // 8)
 

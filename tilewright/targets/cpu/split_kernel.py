@@ -1,6 +1,6 @@
-"""Print the middle of a matrix product in parts with AMX.
+"""Print the middle of a matmul in parts with AMX.
 
-Products of parts share what they load: each after the first changes the parts of one side only. Sums start from zero,
+Matmuls of parts share what they load: each after the first changes the parts of one side only. Sums start from zero,
 and are scaled when they are added to the result. Between the instructions, which leave the vector units idle, rows of
 the left operand may be taken apart for the next block.
 """
@@ -34,7 +34,7 @@ NOTHING_AHEAD = Ahead((), i64(0))
 
 @dataclass(frozen=True)
 class SplitTarget:
-    """Where a block is added, its rows `stride` bytes apart, and spare memory that has room for it."""
+    """The address that a block is added to, its rows `stride` bytes apart, and spare memory that has room for it."""
 
     pointer: Value
     stride: int
@@ -79,7 +79,7 @@ class SplitKernel:
         *,
         accumulate: bool,
     ) -> None:
-        """Each step asks for what `ahead` says, and takes a step of each row of `beside` apart."""
+        """Each step asks for what `ahead` states, and takes a step of each row of `beside` apart."""
         builder, registers = self.builder, TileRegisters(self.builder, self.instruction)
         row_bytes = self.instruction.columns * WORD_BYTES
         for tile in range(4):

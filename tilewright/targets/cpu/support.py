@@ -26,7 +26,8 @@ llvm: Any = llvmlite.binding  # it carries no annotations
 
 @dataclass(frozen=True)
 class _Architecture:
-    """What differs: the CPU that every machine of it equals or exceeds, the spin hint, and Linux's system calls."""
+    """Differences between the architectures: the CPU that every machine of it equals or exceeds, the spin hint, and
+    Linux's system calls."""
 
     baseline_cpu: str
     pause_intrinsic: str

@@ -1,4 +1,4 @@
-"""Print the middle of a matrix product with AMX: 2 x 2 accumulators stay in tile registers over the whole depth.
+"""Print the middle of a matmul with AMX: 2 x 2 accumulators stay in tile registers over the whole depth.
 
 Tiles 0 to 3 are the accumulators, 4 and 5 rows of the left operand, 6 and 7 columns of the right one, in words.
 Source: Intel 64 instruction set reference, LDTILECFG, TILELOADD, TDPBF16PS, TDPBSSD.

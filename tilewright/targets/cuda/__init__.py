@@ -32,7 +32,7 @@ def machine_named(name: str) -> Machine:
 
     Raises:
         TargetError: it is none of NVIDIA's.
-        ResourceUnavailable: no name is given, and there is no device, or none whose chip is known; it says what was
+        ResourceUnavailable: no name is given, and there is no device, or none whose chip is known; it states what was
             found.
     """
     from tilewright.machines import machine as machines

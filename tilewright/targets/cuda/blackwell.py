@@ -1,4 +1,4 @@
-"""Instructions of sm_100a: tensor memory and the products of tcgen05, of one block. The rest is as on `hopper`.
+"""Instructions of sm_100a: tensor memory and the MMAs of tcgen05, of one block. The rest is as on `hopper`.
 
 Addresses of tensor memory are 32-bit numbers: the lane in the upper half, the column in the lower. Source: PTX ISA
 9.7.16, "TensorCore 5th Generation Family Instructions".
@@ -76,7 +76,7 @@ def tcgen05_fence_after(builder: Builder) -> None:
 
 
 def tcgen05_commit(builder: Builder, barrier: Value) -> None:
-    """One arrival at an mbarrier when the products that this thread issued are complete."""
+    """One arrival at an mbarrier when the MMAs that this thread issued are complete."""
     chip(builder, "tcgen05.commit.shared.cg1", VOID, barrier)
 
 
@@ -101,7 +101,7 @@ class Tcgen05:
     """D (rows x columns) += A (rows x 32 bytes) @ B (32 bytes x columns): types by their names in PTX.
 
     Raises:
-        CompilerBug: the chip has no such product.
+        CompilerBug: the chip has no such MMA.
     """
 
     rows: int
@@ -135,7 +135,7 @@ class Tcgen05:
 
 
 def tcgen05_mma(builder: Builder, kind: Tcgen05, target: Value, left: Value, right: Value, adds: Value) -> None:
-    """One thread issues a product: `target` in tensor memory, `left` and `right` matrix descriptors, `adds` (i1)."""
+    """One thread issues an MMA: `target` in tensor memory, `left` and `right` matrix descriptors, `adds` (i1)."""
     numbers = (_KINDS[_KIND_OF[kind.left]], _ONE_BLOCK, _DISCARDED)
     chip(
         builder,

@@ -1,7 +1,7 @@
 """LLVM text to PTX, and PTX to a cubin. It is a tool of `tool_process.py`: both can end the process that they run in.
 
-A request is a JSON object with `step`: `ptx` with `cpu` and `features`, or `cubin` with `chip`. A cubin comes behind
-the assembler's report and that report's size.
+A request is a JSON object with `step`: `ptx` with `cpu` and `features`, or `cubin` with `chip`. A cubin comes after the
+assembler's report and that report's size.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _log(size: Any, read: Any, handle: Any) -> str:
 
 
 def answer(request: dict[str, str], text: str) -> bytes:
-    """What one step gives."""
+    """The result of one step."""
     if request["step"] == "ptx":
         return ptx_of(text, request["cpu"], request["features"])
     return cubin_of(text, request["chip"])

@@ -1,6 +1,6 @@
 """Print a scheduled kernel as an LLVM module for NVPTX: one entry, its parameters the kernel's refs in order.
 
-A thread holds of each tile what its layout says (`fragments.py`); what it computes of them is in `emit_tiles.py`. A
+A thread holds of each tile what its layout states (`fragments.py`); what it computes of them is in `emit_tiles.py`. A
 point of the kernel's grid is a block: the number of the block counts points, the last dim fastest.
 """
 
@@ -72,7 +72,7 @@ MOST_ELEMENTS = 1 << 31
 @dataclass(frozen=True)
 class KernelCode:
     """A kernel as LLVM text, and what launching it takes: blocks, threads of each, bytes of shared memory, in whole
-    vectors, as LLVM reads them, the tensor maps that are parameters behind its refs, what it records, and how many
+    vectors, as LLVM reads them, the tensor maps that are parameters after its refs, what it records, and how many
     blocks are a cluster."""
 
     name: str
@@ -240,7 +240,7 @@ class _Emitter(TileEmitter):
             self.ranges[result] = (0, extent - 1)
 
     def _order(self, op: scheduled.CommitOp | scheduled.WaitOp | scheduled.BarrierOp | asynchronous.FenceOp) -> None:
-        """What brings order into what threads do to memory."""
+        """Emit synchronisation: barriers, fences, commits and waits."""
         match op:
             case scheduled.CommitOp():
                 emit_commit(self.builder)
@@ -289,7 +289,7 @@ class _Emitter(TileEmitter):
         type = tile.ref_type(op.result)
         layout = parsed(type.layout.data)
         if op.offset_bytes is None:
-            raise CompilerBug("a buffer has no place")
+            raise CompilerBug("a buffer has no address")
         offset_bytes = int(op.offset_bytes.value.data)
         self.shared_bytes = max(self.shared_bytes, offset_bytes + op.bytes)
         start = self.builder.gep(self.shared, [i32(offset_bytes)], source_etype=ir.IntType(8))
@@ -310,16 +310,16 @@ class _Emitter(TileEmitter):
         emit_copy(self.threads, op, self.memories[op.source], self.memories[op.destination], symbols)
 
     def _store_by_the_machine(self, op: asynchronous.TensorStoreOp | asynchronous.StoreWaitOp) -> None:
-        """What the machine stores, and what waits for it."""
+        """Tensor stores, and waits for them."""
         if isinstance(op, asynchronous.TensorStoreOp):
             self.roles.store(self.threads, op, self.memories[op.source], self.indices)
         else:
             self.roles.wait_for_stores(self.threads)
 
     def _place(self, op: asynchronous.MbarrierOp | tensor_memory.TensorAllocOp) -> Value:
-        """Where in the memory of a block something is that is no buffer."""
+        """The shared memory address of an object that is no buffer."""
         if op.offset_bytes is None:
-            raise CompilerBug(f"`{op.name}` has no place")
+            raise CompilerBug(f"the result of `{op.name}` has no address")
         offset_bytes = int(op.offset_bytes.value.data)
         self.shared_bytes = max(self.shared_bytes, offset_bytes + op.bytes)
         return self.builder.gep(self.shared, [i32(offset_bytes)], source_etype=ir.IntType(8))
@@ -388,7 +388,7 @@ class _Emitter(TileEmitter):
     def _store_tile(self, op: tile.StoreOp) -> None:
         fragment, memory = self._fragment(op.value), self.memories[op.destination]
         if fragment.layout.partial:
-            raise CompilerBug(f"threads store the terms of {fragment.layout} to the same places")
+            raise CompilerBug(f"threads store the terms of {fragment.layout} to the same addresses")
         if self._is_stored_by_matrices(op, memory):
             Matrices(self.threads, memory, fragment.layout).store(words_of(self.builder, fragment))
             return
@@ -472,13 +472,14 @@ class _Emitter(TileEmitter):
             self._find_thread_again()
 
     def _find_thread_again(self) -> None:
-        """What follows the products of a tile has its addresses from here: from before the loop over tiles they would
-        be kept in registers beside the sums."""
+        """What follows the matmuls of a tile has its addresses from here: from before the loop over tiles they would be
+        kept in registers next to the sums."""
         thread = assembly(self.builder, "mov.u32 $0, %tid.x;", "=r", I32)
         self.threads = self._threads(thread, self.builder.block)
 
     def _phis(self, initial: Mapping[int, Value], argument: SSAValue, before: Any) -> dict[int, Any]:
-        """What a carried tile is at the head of a loop: the registers of its layout, or the one of a scalar."""
+        """The phi nodes of a carried tile at the head of a loop: the registers of its layout, or the one of a
+        scalar."""
         type, layout = array_type(argument), layout_of(argument)
         phis: dict[int, Any] = {}
         for number, value in initial.items():

@@ -108,7 +108,7 @@ class _Copies:
                 self._one(target, address, there)
 
     def _address(self, index: list[int], there: Value | None) -> Value:
-        """Where in the array a register's elements are; its beginning for what is beyond the end."""
+        """The array offsets of a register's elements; 0 for those beyond the end."""
         moved = 0
         for form, step in zip(self.forms, self.steps, strict=True):
             assert form is not None  # or there would be no vectors

@@ -37,7 +37,7 @@ GLOBAL_SPACE, SHARED_SPACE = 1, 3
 
 @dataclass(frozen=True)
 class Memory:
-    """An array or a buffer: where it begins, its shape, how its elements lie, and in which address space."""
+    """An array or a buffer: where it begins, its shape, how its elements are laid out, and in which address space."""
 
     pointer: Value
     shape: tuple[int, ...]
@@ -52,7 +52,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Symbol:
-    """An operand of an access's map: its value for a register of the thread, and between what it lies."""
+    """An operand of an access's map: its value for a register of the thread, and between what it is."""
 
     value: Callable[[Mapping[Slot, int]], Value]
     range: Range
@@ -89,7 +89,7 @@ class Window:
         return second if first is None else self.builder.and_(first, second)
 
     def _range(self, expression: AffineExpr, digits: Mapping[Slot, int]) -> Range:
-        """Between what a coordinate of the memory lies, over all threads."""
+        """Between what a coordinate of the memory is, over all threads."""
         dims = [
             (
                 self.coordinates.register_part(d, digits),
@@ -165,7 +165,7 @@ def evaluated(builder: Builder, expression: AffineExpr, dims: Sequence[Value], s
 
 
 def range_of(expression: AffineExpr, dims: Sequence[Range], symbols: Sequence[Range]) -> Range:
-    """Between what an affine expression lies; divisors are positive constants."""
+    """Between what an affine expression is; divisors are positive constants."""
     if isinstance(expression, AffineConstantExpr):
         return expression.value, expression.value
     if isinstance(expression, AffineDimExpr):

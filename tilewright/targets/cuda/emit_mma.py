@@ -1,4 +1,4 @@
-"""Products: by the tensor cores of single warps, and by multiplying and adding without them."""
+"""MMAs: by the tensor cores of single warps, and by multiplying and adding without them."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ class _Line:
         self._read: dict[int, Value] = {}
 
     def element(self, register_part: int, place: Value, step: Value) -> Value:
-        """The element at a place, in the accumulator's register form. Those that differ in the part that the register
-        decides are different ones."""
+        """The element at a position, in the accumulator's register form. Those that differ in the part that the
+        register decides are different ones."""
         if register_part not in self._read:
             self._read[register_part] = self._load(place, step)
         return self._read[register_part]

@@ -53,8 +53,8 @@ UseOp = (
 
 @dataclass
 class Roles:
-    """The warps of a kernel's blocks: `warps` without a role and those of roles behind them; and the tensor maps that
-    are parameters behind its refs. `shares_registers`: a block of so many threads has not all registers for each."""
+    """The warps of a kernel's blocks: `warps` without a role and those of roles after them; and the tensor maps that
+    are parameters after its refs. `shares_registers`: a block of so many threads has not all registers for each."""
 
     kernel: tile.KernelOp
     region: scheduled.ParallelOp
@@ -79,7 +79,7 @@ class Roles:
 
     def begin(self, function: Any) -> None:
         """Take the tensor maps from the last arguments of a function. The assembler has to leave each thread of a block
-        with roles, or with many threads, its share of the registers: it is told how many there are."""
+        with roles, or with many threads, its share of the registers: it is notified how many there are."""
         self._maps = [hopper.tensor_map(argument) for argument in function.args[len(self.kernel.refs) :]]
         if self._of_roles or self.shares_registers:
             _annotate(function, "maxntidx", self.threads)
@@ -105,7 +105,7 @@ class Roles:
 
     def run(self, threads: Threads, op: scheduled.RoleOp, emit: Callable[[], None]) -> None:
         """Branch to a role by the number of the warp; `emit` writes what an elected lane of its first warp does, when
-        all have set their registers. The others of the role end there, those without one go on.
+        all have set their registers. The others of the role end there, those without one continue.
 
         Raises:
             CompilerBug: one lane cannot do what the role does.
@@ -134,7 +134,7 @@ class Roles:
 
     def _give_or_take(self, builder: Builder, op: scheduled.SetRegistersOp) -> None:
         if self.region.registers is None:
-            raise CompilerBug("registers are given back that nobody counted")
+            raise CompilerBug("registers are released that were never allocated")
         count = int(decode(op.count))
         hopper.set_most_registers(builder, count, grows=count > decode(self.region.registers))
 
@@ -258,7 +258,7 @@ def _boxes(op: MoveOp) -> Boxes:
 
 
 def _tensor_map(op: MoveOp, parameter: int) -> TensorMap:
-    """The array as it lies, its last dim first."""
+    """The array as stored, its last dim first."""
     boxes, source = _boxes(op), tile.ref_type(_array(op))
     rank, item = len(source.shape), source.dtype.itemsize
     strides = [prod(source.shape[dim + 1 :]) * item for dim in range(rank - 1)]
@@ -289,8 +289,8 @@ def _copy(
 def _places(
     builder: Builder, op: MoveOp, buffer: Value, symbols: Sequence[Value], rank: Value | None = None
 ) -> Iterator[tuple[Value, list[Value]]]:
-    """Where each box of a window is in the buffer, and in the array, its last dim first; of a window that blocks share,
-    those of a rank."""
+    """The address of each box of a window in the buffer, and in the array, its last dim first; of a window that blocks
+    share, those of a rank."""
     boxes = _boxes(op)
     if rank is not None:
         buffer = builder.gep(buffer, [builder.mul(rank, i32(boxes.rank_bytes))], source_etype=ir.IntType(8))

@@ -106,7 +106,7 @@ class _Scan:
         return found, sums
 
     def _before_and_all(self, slot: Slot, total: Value) -> tuple[Value, Value]:
-        """What the blocks before a lane's have in total, and what all have."""
+        """The total of the blocks before a lane's, and of all."""
         whole, step = total, 1
         while step < slot.extent:
             earlier = self._from_before(slot, whole, step)

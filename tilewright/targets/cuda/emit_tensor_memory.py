@@ -1,4 +1,4 @@
-"""Products that one thread begins and that the machine adds up in tensor memory: tcgen05, of one block.
+"""MMAs that one thread begins and that the machine adds up in tensor memory: tcgen05, of one block.
 
 PTX ISA 9.7.16, "TensorCore 5th Generation Family Instructions". An instruction has all rows and columns of a tile and
 32 bytes of the depth. An address of tensor memory has the lane in its upper half and the column in its lower.
@@ -48,13 +48,13 @@ _WIDEST, _WIDEST_PUT, _LANES = 128, 32, 32
 
 @dataclass
 class TensorMemory:
-    """The columns that a kernel's blocks have: where it is said which, and their addresses once that was read."""
+    """The columns that a kernel's blocks have: where it is declared which, and their addresses once that was read."""
 
     _slots: dict[SSAValue, Value] = field(default_factory=dict[SSAValue, Value])
     _addresses: dict[SSAValue, Value] = field(default_factory=dict[SSAValue, Value])
 
     def _allocate(self, threads: Threads, op: tensor_memory.TensorAllocOp, slot: Value) -> None:
-        """The first warp asks for columns, which are said at `slot`; the block asks for no more."""
+        """The first warp asks for columns, which are declared at `slot`; the block asks for no more."""
         builder = threads.builder
         with builder.if_then(_is_first_warp(threads)):
             blackwell.tmem_alloc(builder, slot, int(decode(op.columns)))
@@ -62,7 +62,7 @@ class TensorMemory:
         self._slots[op.result] = slot
 
     def meet(self, builder: Builder, scope: str) -> None:
-        """Behind a barrier of all roles all threads read which columns they are."""
+        """After a barrier of all roles all threads read which columns they are."""
         if scope != scheduled.EVERY_ROLE:
             return
         for result, slot in self._slots.items():
@@ -76,7 +76,7 @@ class TensorMemory:
         indices: Mapping[SSAValue, Value],
         place_of: Callable[[tensor_memory.TensorAllocOp], Value],
     ) -> None:
-        """Columns that are asked for or given back, a product, or a fence."""
+        """Columns that are asked for or given back, an MMA, or a fence."""
         builder = threads.builder
         match op:
             case tensor_memory.TensorAllocOp():
@@ -139,7 +139,7 @@ class TensorMemory:
             done += width
 
     def _own(self, threads: Threads, tensor: SSAValue, count: int) -> Value:
-        """Where the lanes of a warp and the columns of its warpgroup begin, so many of them."""
+        """The first lane of a warp and the first column of its warpgroup, which has so many."""
         builder, warp = threads.builder, threads.numbers["warp"]
         lanes = builder.mul(builder.urem(warp, i32(WARPGROUP)), i32(_LANES << 16))
         first = builder.mul(builder.udiv(warp, i32(WARPGROUP)), i32(count))
@@ -161,7 +161,7 @@ def _is_first_warp(threads: Threads) -> Value:
 
 
 def by_one_thread(threads: Threads, op: Operation, emit: Callable[[], None]) -> None:
-    """What a thread begins: that of a role, which is alone, or an elected one of the first warp."""
+    """Code that one thread runs: the only one of a role, or an elected one of the first warp."""
     around = op.parent_op()
     while around is not None and not isinstance(around, scheduled.RoleOp):
         around = around.parent_op()
@@ -206,7 +206,7 @@ def _multiply(
 
 
 def _fields(memory: Memory, layout: Layout) -> OperandFields:
-    """How an operand lies whose layout is of (M or N, K)."""
+    """How an operand is laid out whose layout is of (M or N, K)."""
     found = descriptor_of(rename_axis(layout, SHARED, "mem"), memory.dtype)
     if isinstance(found, Reason):
         raise CompilerBug(f"tcgen05.mma does not read an operand in {layout}: {found}")

@@ -1,4 +1,4 @@
-"""What a thread computes of the tiles of a kernel: its registers of each, as their layouts say.
+"""The fragments of a thread of the tiles of a kernel: its registers of each, as their layouts state.
 
 Tiles without a layout are functions of an index, which are called where an element is wanted.
 """

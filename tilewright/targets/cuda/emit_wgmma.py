@@ -1,8 +1,8 @@
-"""Products of warpgroups, each some rows of a tile: `wgmma` on a right operand in a buffer and a left one there or in
+"""MMAs of warpgroups, each some rows of a tile: `wgmma` on a right operand in a buffer and a left one there or in
 registers, asynchronously.
 
 PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". An instruction has 64 rows, all columns and 32 bytes of the
-depth; those of a product are one group, which `wait` counts.
+depth; those of an MMA are one group, which `wait` counts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ROWS = 64
 
 @dataclass(frozen=True)
 class Begun:
-    """A product under way: the registers in which its sums will be, and those that it reads meanwhile."""
+    """An MMA in flight: the registers in which its sums will be, and those that it reads meanwhile."""
 
     sums: Fragment
     reads: Sequence[Value]
@@ -44,7 +44,7 @@ def emit_wgmma(threads: Threads, left: Memory | Fragment, right: Memory, accumul
     """Begin `accumulator + left @ right`.
 
     Raises:
-        CompilerBug: an operand lies as no descriptor reads it, or the accumulator is not dealt to warpgroups.
+        CompilerBug: an operand is as no descriptor reads it, or the accumulator is not dealt to warpgroups.
     """
     builder = threads.builder
     rows, columns = accumulator.layout.static_shape
@@ -72,8 +72,8 @@ def emit_wgmma(threads: Threads, left: Memory | Fragment, right: Memory, accumul
 
 
 def emit_wgmma_wait(threads: Threads, accumulator: Fragment, pending: int, reads: Sequence[Value] = ()) -> Fragment:
-    """The accumulator when all products but the newest have been done. `reads`: the registers that its product reads,
-    which nothing else takes before."""
+    """The accumulator when all MMAs but the newest have been done. `reads`: the registers that its MMA reads, which
+    nothing else takes before."""
     numbers = sorted(accumulator.values)
     values = [accumulator.values[number] for number in numbers]
     return _fragment(accumulator, numbers, hopper.wgmma_wait(threads.builder, pending, values, reads)[: len(numbers)])
@@ -100,7 +100,7 @@ def _split(values: Sequence[Value], size: int) -> list[list[Value]]:
 
 
 def _fields(memory: Memory, layout: Layout) -> OperandFields:
-    """How an operand lies whose layout is of (M or N, K)."""
+    """How an operand is laid out whose layout is of (M or N, K)."""
     found = descriptor_of(rename_axis(layout, SHARED, "mem"), memory.dtype)
     if isinstance(found, Reason):
         raise CompilerBug(f"wgmma does not read an operand in {layout}: {found}")

@@ -1,9 +1,9 @@
 """Notes of the time by one thread of each role, in an array that the host reads after the launch.
 
 The time is that of the multiprocessor, `%clock64`, which counts cycles; at both ends of a role the nanoseconds of the
-device, `%globaltimer`, are noted beside it: they are coarse, but the same on all multiprocessors. PTX ISA, special
-registers. Notes are stores under a predicate, no branches: the assembler has asynchronous products waited for where a
-thread branches off beside them.
+device, `%globaltimer`, are noted next to it: they are coarse, but the same on all multiprocessors. PTX ISA, special
+registers. Notes are stores under a predicate, no branches: the assembler has asynchronous MMAs waited for where a
+thread branches off next to them.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _wide(value: int) -> Value:
 
 
 def _section(builder: Builder, op: scheduled.RecordOp, start: Value) -> Value:
-    """Where a section of this block begins. All of them are fewer than 2**31 words."""
+    """The offset of this block's section. All of them are fewer than 2**31 words."""
     _, sections, words = tile.ref_type(op.records).shape
     block = hopper.chip(builder, "read.ptx.sreg.ctaid.x", hopper.I32)
     words_before = builder.add(builder.mul(block, i32(sections * words)), i32(int(decode(op.section)) * words))

@@ -1,6 +1,6 @@
 """The part of a tile that one thread holds, and where in the tile its elements are.
 
-A layout's table says which digit of an index each position of the lanes, warps and registers holds. A position that
+A layout's table states which digit of an index each position of the lanes, warps and registers holds. A position that
 holds none is of a thread that has what the thread at position 0 has.
 """
 
@@ -183,7 +183,7 @@ class Threads:
 
 @dataclass
 class Coordinates:
-    """Where in a tile the elements of a thread are: along each dim a part that the thread decides, and one that the
+    """The indices of a thread's elements in a tile: along each dim a part that the thread decides, and one that the
     register decides."""
 
     threads: Threads
@@ -204,12 +204,12 @@ class Coordinates:
         return total
 
     def of_thread(self, dim: int) -> Value:
-        """What a thread adds along a dim."""
+        """The part of an index along a dim that the thread decides."""
         own = self._of_thread[dim]
         return i32(0) if own is None else own
 
     def register_part(self, dim: int, digits: Mapping[Slot, int]) -> int:
-        """What a register adds along a dim."""
+        """The part of an index along a dim that the register decides."""
         total = 0
         for slot, digit in digits.items():
             content = self.table.slots[slot]

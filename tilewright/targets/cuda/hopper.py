@@ -84,7 +84,7 @@ def fence_mbarrier_init(builder: Builder) -> None:
 
 
 def fence_shared_writes(builder: Builder) -> None:
-    """What threads stored to shared memory is there for copies and products."""
+    """Make stores of threads to shared memory visible to asynchronous copies and MMAs."""
     chip(builder, "fence.proxy.async.shared_cta", VOID)
 
 
@@ -131,8 +131,8 @@ def tensor_copy_in(
     """Copy the box of tensor map `source` at `coordinates`, innermost first, to shared memory at `target`.
 
     The bytes of the whole box are completed at `barrier`. `names_cluster`: the form for PTX before 8.6, which is slow
-    on sm_12x; else the one within a block. `blocks`: to the same place in each of the first so many of the cluster,
-    where they are completed at the mbarrier in the same place; more than one names the cluster.
+    on sm_12x; else the one within a block. `blocks`: to the same position in each of the first so many of the cluster,
+    where they are completed at the mbarrier in the same position; more than one names the cluster.
     """
     places = [_i32(each) for each in coordinates]
     no_hint, no = ir.Constant(I64, 0), ir.Constant(I1, 0)
@@ -202,7 +202,7 @@ class Wgmma:
     memory, as it is given. Accumulators are the registers of `wgmma_accumulator`, f16 in pairs.
 
     Raises:
-        CompilerBug: the chip has no such product.
+        CompilerBug: the chip has no such MMA.
     """
 
     columns: int
@@ -250,11 +250,11 @@ def wgmma(
     rights: Sequence[Value],
     adds: Value,
 ) -> list[Value]:
-    """Issue one product for each of `lefts` and `rights`, one after the other: the accumulators that they will give.
+    """Issue one MMA for each of `lefts` and `rights`, one after the other: the accumulators that they will give.
 
-    Each of `lefts` is one matrix descriptor, or four registers of 32 bits. `adds` (i1): whether the first product adds
-    to the accumulators. All are one piece of assembly whose accumulators stay where they are: between it and
-    `wgmma_wait` nothing may touch them.
+    Each of `lefts` is one matrix descriptor, or four registers of 32 bits. `adds` (i1): whether the first MMA adds to
+    the accumulators. All are one piece of assembly whose accumulators stay where they are: between it and `wgmma_wait`
+    nothing may touch them.
     """
     arguments: list[Value] = []
     text = ["{.reg .pred adds, always;", "setp.ne.b32 always, 1, 0;"]
@@ -273,12 +273,12 @@ def wgmma(
 
 
 def wgmma_fence(builder: Builder, accumulators: Sequence[Value], operands: Sequence[Value] = ()) -> list[Value]:
-    """Give registers that were touched to the products that follow: accumulators, then those of A, as given."""
+    """Give registers that were touched to the MMAs that follow: accumulators, then those of A, as given."""
     return _tied(builder, "wgmma.fence.sync.aligned;", accumulators, operands=operands)
 
 
 def wgmma_commit(builder: Builder) -> None:
-    """Close a group of products."""
+    """Close a group of MMAs."""
     assembly(builder, "wgmma.commit_group.sync.aligned;", "", VOID)
 
 
@@ -286,7 +286,7 @@ def wgmma_wait(
     builder: Builder, groups_left: int, accumulators: Sequence[Value], operands: Sequence[Value] = ()
 ) -> list[Value]:
     """Until all but the last groups are complete: the accumulators, which are values like others from here on.
-    Registers of A are given as well, so that nothing else takes their place before."""
+    Registers of A are given as well, so that nothing else takes their position before."""
     text = f"wgmma.wait_group.sync.aligned {groups_left};"
     return _tied(builder, text, accumulators, operands=operands)
 

@@ -29,8 +29,8 @@ _BLACKWELL_VERSION = 1 << 46
 
 @dataclass(frozen=True)
 class OperandFields:
-    """How an operand (lines along M or N, columns along K) lies: offsets in bytes. The layout's base is aligned to
-    8 * swizzle bytes, or to 16."""
+    """How an operand (lines along M or N, columns along K) is: offsets in bytes. The layout's base is aligned to 8 *
+    swizzle bytes, or to 16."""
 
     major: Major
     swizzle: int
@@ -101,7 +101,7 @@ def _swizzle_of(layout: Layout, size: int) -> int | None:
 
 
 def _linear(layout: Layout) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The place of each element before swizzling."""
+    """The position of each element before swizzling."""
     rows, columns = layout.static_shape
     index = np.indices((rows, columns), dtype=np.int64)
     total = np.zeros((rows, columns), np.int64)

@@ -1,5 +1,5 @@
-"""What moves between shared memory and registers as matrices of 8 lines of 16 bytes: `ldmatrix` for operands of
-products, `stmatrix` for results of 16 bits.
+"""Transfers between shared memory and registers as matrices of 8 lines of 16 bytes: `ldmatrix` for operands of matmuls,
+`stmatrix` for results of 16 bits.
 
 PTX ISA, "Warp-level matrix load instruction: ldmatrix" and "stmatrix": lanes 8 j to 8 j + 7 give the addresses of the
 lines of matrix j; lane l has of each matrix the two elements of 16 bits at line l / 4, from 2 (l % 4) on, or with
@@ -134,7 +134,7 @@ class Matrices:
         return module.globals.get(name) or ir.Function(module, ir.FunctionType(result, arguments), name)
 
     def _multiplied(self, word: Value) -> Value:
-        """A register as products take it: buffers of tf32 hold f32 numbers."""
+        """A register as matmuls take it: buffers of tf32 hold f32 numbers."""
         if self.dtype != dtypes.tf32:
             return word
         builder = self.threads.builder
@@ -236,7 +236,7 @@ def _is_in_bits(digits: Iterable[IndexDigit]) -> bool:
 
 
 def _origins_of(table: Table) -> list[list[int]]:
-    """What each register of two elements adds to the index that its thread decides."""
+    """The part of an index that each register of two elements decides."""
     origins: list[list[int]] = []
     for number, digits in registers_of(table):
         if number % 2 == 0:

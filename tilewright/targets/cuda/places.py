@@ -1,8 +1,8 @@
 """Addresses that differ between the registers of a thread by constants, swizzled or not.
 
-A swizzle exchanges bits below some power of two, and there the place of an index is a XOR of the places of its bits,
-where no two parts carry into each other. What a register adds to the thread's own place is then split: the bits below
-that threads reach are XORed, once for all registers that share them; the rest is added, as a constant that
+A swizzle exchanges bits below some power of two, and there the position of an index is a XOR of the positions of its
+bits, where no two parts carry into each other. What a register adds to the thread's own position is then split: the
+bits below that threads reach are XORed, once for all registers that share them; the rest is added, as a constant that
 instructions take.
 """
 
@@ -44,7 +44,7 @@ class Places:
         self._is_split_by_bits = all(each & (each - 1) == 0 for each in splits)
 
     def pointer(self, index: Sequence[int]) -> Value:
-        """Where the element is whose index is `index` further on than the thread's."""
+        """The address of the element whose index is `index` after the thread's."""
         item = self.memory.dtype.itemsize
         if not self._is_apart(index):
             places = [self.builder.add(own, i32(step)) for own, step in zip(self.thread, index, strict=True)]

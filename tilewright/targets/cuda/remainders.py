@@ -1,6 +1,6 @@
 """Exact remainders of floats: the chip has no instruction for them, and x - y trunc(x / y) is not exact.
 
-The mantissas are divided as integers, as many bits of the quotient at a time as a word has room for beside a mantissa.
+The mantissas are divided as integers, as many bits of the quotient at a time as a word has room for next to a mantissa.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a call of a program does, from its `main` and the plan of its memory: launches, copies, and what the host
+"""The steps of a call of a program, from its `main` and the plan of its memory: launches, copies, and what the host
 decides in between."""
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class CudaProgram:
         return DeviceProgram(manifest, b"".join(cubins), b"", constants, elsewhere=elsewhere)
 
     def _report(self) -> None:
-        """What was compiled, to those who listen."""
+        """Emit events of the compilation."""
         for name, steps in self.unit.seconds.items() if events.listening(3) else ():
             if name in self.cubins:
                 seconds = {f"{step.replace('-', '_')}_s": spent for step, spent in steps.items()}
@@ -154,7 +154,7 @@ class CudaProgram:
         }
 
     def explain(self) -> str:
-        """What was decided, and what each kernel takes and is made of."""
+        """The remarks, and the resources and instructions of each kernel."""
         lines = [f"{text} [{n} times]" if n > 1 else text for text, n in Counter(map(str, self.unit.remarks)).items()]
         for name, taken in self.cost()["kernels"].items():
             numbers = {what: value for what, value in taken.items() if isinstance(value, int)}

@@ -1,4 +1,4 @@
-"""From LLVM text to SASS, in a process beside this one: LLVM and NVIDIA's assembler may end theirs.
+"""From LLVM text to SASS, in a separate process: LLVM and NVIDIA's assembler may end theirs.
 
 The assembler (nvJitLink) and the disassembler (nvdisasm) come with the extra `cuda`. What the tools may be asked is in
 tables, so that a wrong pair of chip and PTX version never reaches them.
@@ -40,8 +40,8 @@ INSTALL = "install the tools with `pip install 'tilewright[cuda]'`"
 
 @dataclass(frozen=True)
 class Usage:
-    """What a kernel takes of a multiprocessor, as the assembler reports it. `serialized`: it has each asynchronous
-    product waited for before the next one begins."""
+    """The SM resources of a kernel, as the assembler reports them. `serialized`: it has each asynchronous MMA waited
+    for before the next one begins."""
 
     registers: int
     spill_bytes: int
@@ -152,7 +152,7 @@ def _assembled_whole(name: str, ptx: str, chip: str) -> Cubin:
 
 
 def _usage_of_whole(report: str) -> Usage:
-    """What ptxas says of a kernel. Raises ToolFailure where it says nothing."""
+    """The report of ptxas on a kernel. Raises ToolFailure if there is none."""
     registers = re.search(r"Used (\d+) registers", report)
     frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", report)
     if registers is None or frame is None:
@@ -163,7 +163,7 @@ def _usage_of_whole(report: str) -> Usage:
 
 
 def usage_of(report: str) -> Usage:
-    """What the assembler says of a kernel. Raises ToolFailure where it says nothing."""
+    """The report of the assembler on a kernel. Raises ToolFailure if there is none."""
     found = re.search(r"used (\d+) registers.*?, (\d+) stack, (\d+) bytes smem", report)
     spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", report)
     if found is None or spills is None:
@@ -189,7 +189,7 @@ def sass_of(cubin: bytes) -> str:
 
 
 def _tool(name: str) -> str:
-    """Where a tool of NVIDIA's is: in one of its packages, or on the path."""
+    """The path of a tool of NVIDIA's: in one of its packages, or on PATH."""
     spec = importlib.util.find_spec("nvidia")
     for folder in spec.submodule_search_locations if spec is not None and spec.submodule_search_locations else ():
         for path in sorted(Path(folder).glob(f"*/bin/{name}")):

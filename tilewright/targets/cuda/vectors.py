@@ -61,7 +61,7 @@ def _is_in_place(window: Window, rank: int) -> bool:
 
 
 def _steps_in_buffer(window: Window) -> list[_Step] | None:
-    """The steps of a tile in a memory of its own shape, however that lies."""
+    """The steps of a tile in a memory of its own shape, however that is."""
     tables = refine(window.coordinates.layout, window.memory.layout)
     if tables is None:
         return None
@@ -89,7 +89,7 @@ def _steps_in_array(window: Window, forms: Sequence[Form]) -> list[_Step] | None
 
 
 def _strides(memory: Memory) -> list[int] | None:
-    """Elements between neighbours along each dim; None where a dim's digits lie apart."""
+    """Elements between neighbours along each dim; None where a dim's digits are apart."""
     strides = [0] * len(memory.shape)
     for term in memory.layout.linear_terms(memory_axis(memory.layout)):
         if term.divisor != 1 or (term.modulus is not None and term.modulus < memory.shape[term.dim]):
@@ -126,7 +126,7 @@ def _is_whole(window: Window, forms: Sequence[Form], steps: Sequence[_Step], tak
 
 
 def _starts(window: Window, forms: Sequence[Form]) -> list[int]:
-    """What the constants and one step of each symbol move in memory."""
+    """The byte offset of the constants, and the stride of each symbol."""
     strides = _strides(window.memory) or [0] * len(forms)
     starts = [sum(stride * form.constant for stride, form in zip(strides, forms, strict=True))]
     for stride, form in zip(strides, forms, strict=True):

@@ -1,4 +1,5 @@
-"""Programs for a grid of cores as TT-Metalium C++ for ttnn 0.81: a kernel for each thread, and what the host is told.
+"""Programs for a grid of cores as TT-Metalium C++ for ttnn 0.81: a kernel for each thread, and what the host is
+notified.
 
 The kernels are given as arguments what the host alone knows: addresses of arrays and accessors to their pages, where
 cores are on the networks, and to each core its row and column (see `emit_movers`). All else is in the text.

@@ -1,4 +1,4 @@
-"""The thread that computes, as TT-Metalium C++: API of ttnn 0.81, `api/compute/*.h`.
+"""The compute kernel, as TT-Metalium C++: API of ttnn 0.81, `api/compute/*.h`.
 
 One text is compiled three times, for unpack, math and pack; each call is taken apart into those by the headers.
 
@@ -131,7 +131,7 @@ class ComputePrinter(ThreadPrinter):
                 super().print_own(op)
 
     def enter_loop(self, op: tile.ForOp) -> None:
-        """What units are prepared for on the way back to a loop's beginning."""
+        """Account for the unit states at the back edge of a loop."""
         inits: set[str] = set()
         for each in op.body.walk():
             if isinstance(each, cores.MapOp | cores.CastOp | cores.FoldOp):
@@ -275,7 +275,7 @@ class ComputePrinter(ThreadPrinter):
         """The queue that the next registers are packed to."""
         pack = following(op, lambda each: isinstance(each, cores.PackingOp))
         if not isinstance(pack, cores.PackingOp):
-            raise CompilerBug(f"what {op.name} gives is not packed")
+            raise CompilerBug(f"the result of {op.name} is not packed")
         return self.queue(pack.queue)
 
     def _prepare_tilize(self, op: cores.TilizeOp) -> None:

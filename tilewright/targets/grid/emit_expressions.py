@@ -66,7 +66,7 @@ def variable(name: str, size: int) -> Value:
 
 
 def results(map: AffineMap, dims: Sequence[Value], symbols: Sequence[Value]) -> list[Value]:
-    """What a map gives."""
+    """The value of a map."""
     return [evaluate(each, dims, symbols) for each in map.results]
 
 
@@ -152,7 +152,7 @@ def divide(left: Value, right: Value) -> Value:
 
 
 def remainder(left: Value, right: Value) -> Value:
-    """What division leaves, which is not below zero; the divisor is positive."""
+    """The remainder, which is not negative; the divisor is positive."""
     if left.number is not None and right.number is not None:
         return constant(left.number % right.number)
     if left.low >= 0 and left.high < right.low:
@@ -167,7 +167,7 @@ def remainder(left: Value, right: Value) -> Value:
 
 
 def tile_place(lanes: Sequence[int], rows: int, columns: int, at: Sequence[Value]) -> tuple[Value, str]:
-    """The page of an element of a tile, from the tile's first page on, and its place there. `rows` and `columns` are
+    """The page of an element of a tile, from the tile's first page on, and its position there. `rows` and `columns` are
     the dims along rows and columns of device tiles, -1 for none."""
     row = at[rows] if rows >= 0 else constant(0)
     column = at[columns] if columns >= 0 else constant(0)
@@ -184,7 +184,7 @@ def in_tile(row: Value, column: Value) -> str:
 
 
 def flat(coordinates: Sequence[Value], sizes: Sequence[int]) -> Value:
-    """The number of a place, counted row-major."""
+    """The number of a position, counted row-major."""
     found = constant(0)
     for coordinate, size in zip(coordinates, sizes, strict=True):
         found = add(multiply(found, constant(size)), coordinate)

@@ -1,7 +1,7 @@
-"""What the host is told of a program, as Python for `ttnn.generic_op` of ttnn 0.81.
+"""The host program as Python: a descriptor for `ttnn.generic_op` of ttnn 0.81.
 
 The function that is printed takes the sources of the kernels by role, and the arrays in the order of the kernel, as
-tensors in tiles whose pages are dealt over the banks of DRAM, or as it says at its beginning that they are.
+tensors in tiles whose pages are dealt over the banks of DRAM, or as it states at its beginning that they are.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The threads that move data, as TT-Metalium C++: API of ttnn 0.81, `api/dataflow/dataflow_api.h`.
 
-Arguments of such a kernel: at compile time the accessors of the arrays that it uses, one behind the other; common to
-all cores the arrays' addresses, then, where it sends something to other cores, the NoC coordinates of the program's
-cores (x of each column, y of each row: workers are at such a grid of places, which need not be a contiguous one); of
-each core its row and its column, where it needs them.
+Arguments of such a kernel: at compile time the accessors of the arrays that it uses, one after the other; common to all
+cores the arrays' addresses, then, where it sends something to other cores, the NoC coordinates of the program's cores
+(x of each column, y of each row: workers are at such a grid of positions, which need not be a contiguous one); of each
+core its row and its column, where it needs them.
 """
 
 from __future__ import annotations
@@ -115,20 +115,20 @@ class MoverPrinter(ThreadPrinter):
         )
 
     def _scratch_number(self) -> int:
-        """Queues of threads for themselves come behind those of the program."""
+        """Queues of threads for themselves come after those of the program."""
         return len(self.facts.program.queues) + cores.ROLES.index(self.thread.role.data)
 
     # ---- operations -------------------------------------------------------------------------------------------------
 
     def enter_loop(self, op: tile.ForOp) -> None:
-        """What may be under way on the way back to a loop's beginning."""
+        """Account for transfers that may be in flight at the back edge of a loop."""
         self._pending = self._pending or _pending_after(op.body.block, False)
 
     def state(self) -> object:
         return self._pending
 
     def join(self, *states: object) -> None:
-        """Something may be under way behind one of several ways to here."""
+        """Something may be under way after one of several ways to here."""
         self._pending = any(states)
 
     def print_own(self, op: Operation) -> None:
@@ -267,7 +267,7 @@ class MoverPrinter(ThreadPrinter):
         if format.name != stored.name:
             raise UnsupportedOnTargetError(
                 f"{op.name} is between an array of {stored.name} and a queue of {format.name}",
-                help="cast the tile behind its load, or before its store",
+                help="cast the tile after its load, or before its store",
             )
         self.helpers |= {IN_TILE: None, LOAD: None, STORE: None}
         self._has_scratch = True
@@ -344,7 +344,7 @@ class MoverPrinter(ThreadPrinter):
     def named_place(
         self, lanes: Sequence[int], rows: int, columns: int, at: Sequence[Value], prefix: str = ""
     ) -> tuple[Value, str]:
-        """The page of an element of a tile and its place there, by names where they are long."""
+        """The page of an element of a tile and its position there, by names where they are long."""
         page, place = tile_place(lanes, rows, columns, at)
         if not page.text.isidentifier() and page.number is None:
             self.line(f"const uint32_t {prefix}page = {page.text};")
@@ -447,7 +447,7 @@ class MoverPrinter(ThreadPrinter):
         return f"rectangle_address({', '.join(each.text for each in rectangle)}, {address})"
 
     def _print_to_others(self, rectangle: Sequence[Value], call: str) -> None:
-        """A call that is told how many cores of a rectangle are others."""
+        """A call that is notified how many cores of a rectangle are others."""
         first_row, first_column, last_row, last_column = rectangle
         minus_one = constant(-1)
         rows, columns = _difference(last_row, first_row), _difference(last_column, first_column)
@@ -545,7 +545,7 @@ def _difference(left: Value, right: Value) -> Value:
 
 
 def _pending_after(block: Block, before: bool) -> bool:
-    """Whether something may be under way behind a block that was written there or before."""
+    """Whether something may be under way after a block that was written there or before."""
     for op in block.ops:
         before = _pending_after_op(op, before)
     return before

@@ -46,7 +46,7 @@ def rows_call(printer: ThreadPrinter, op: cores.RowsOp, at: list[Value], array: 
 
 
 def _up_to(printer: ThreadPrinter, most: int, size: int, begin: Value) -> str:
-    """How much of a size is left from a place on, which is inside, but no more than `most`."""
+    """How much of a size is left from an index on, which is inside, but no more than `most`."""
     if begin.number is not None:
         return str(min(most, size - begin.number))
     if size % most == 0:

@@ -1,4 +1,4 @@
-"""What printing a thread of a program shares with printing the others: names, loops, choices and steps of queues.
+"""Shared code for printing the threads of a program: names, loops, choices and steps of queues.
 
 The body is printed first, and notes what it uses; what it uses is declared above it then, so that nothing is declared
 in vain.
@@ -116,7 +116,7 @@ class ThreadPrinter:
 
     @contextmanager
     def block(self, opening: str) -> Generator[None]:
-        """What is printed meanwhile is inside of braces."""
+        """Print the enclosed code inside of braces."""
         self.line(f"{opening} {{".lstrip())
         self._depth += 1
         yield
@@ -125,7 +125,7 @@ class ThreadPrinter:
 
     @contextmanager
     def otherwise(self) -> Generator[None]:
-        """What is printed meanwhile is done where the condition of the block before does not hold."""
+        """Print the enclosed code as the `else` of the preceding block."""
         self.lines[-1] += " else {"
         self._depth += 1
         yield
@@ -134,7 +134,7 @@ class ThreadPrinter:
 
     @contextmanager
     def loops(self, extents: Sequence[int]) -> Generator[list[Value]]:
-        """What is printed meanwhile is repeated for each point of some extents; gives the coordinates."""
+        """Print the enclosed code in loops over some extents; gives the coordinates."""
         counters: list[Value] = []
         before, opened = self._depth, len(self._counters)
         for size in extents:
@@ -188,7 +188,7 @@ class ThreadPrinter:
         return row, column
 
     def map(self, map: AffineMapAttr, symbols: Sequence[SSAValue | Value], dims: Sequence[Value] = ()) -> list[Value]:
-        """What a map gives, by names."""
+        """The value of a map, by names."""
         known = [self.value(each) if isinstance(each, SSAValue) else each for each in symbols]
         found = results(map.data, dims, known)
         if any(each.divides for each in found):
@@ -236,11 +236,11 @@ class ThreadPrinter:
         """A loop's body is printed next."""
 
     def state(self) -> object:
-        """What is known of the units at this place of the text."""
+        """The known states of the units at this position of the text."""
         return None
 
     def join(self, *states: object) -> None:
-        """This place is behind several others, of which what was known is given."""
+        """This place is after several others, of which what was known is given."""
 
     def _print_zone(self, op: tile.ZoneOp) -> None:
         """A zone of the device's profiler lasts as long as a scope."""
@@ -340,7 +340,7 @@ def wrapped(text: str, indent: str, limit: int = 120, ending: str = "") -> list[
 
 
 def _call_ends(text: str) -> tuple[int, int] | None:
-    """Where the arguments of a call begin and end, if the text ends with it."""
+    """The span of a call's arguments, if the text ends with the call."""
     if "(" not in text or ")" not in text:
         return None
     opening, closing, depth = text.index("(") + 1, text.rindex(")"), 0
@@ -365,7 +365,7 @@ def _does_something(block: Block) -> bool:
 
 
 def following(op: Operation, wanted: Callable[[Operation], bool]) -> Operation | None:
-    """The first operation of the thread behind another that is wanted: in the order of the text, and then from its
+    """The first operation of the thread after another that is wanted: in the order of the text, and then from its
     beginning, for loops."""
     ops = list(cores.thread_of(op).body.walk())
     place = next(number for number, each in enumerate(ops) if each is op)

@@ -33,7 +33,7 @@ class HostSteps(ABC, Generic[T]):
 
     @abstractmethod
     def given(self, array: Tensor | None, type: ArrayType, stored: Storage) -> T:
-        """An array, stored as it says; None has no values."""
+        """An array, stored as it states; None has no values."""
 
     @abstractmethod
     def undefined(self, ref: SSAValue) -> T:
@@ -44,7 +44,7 @@ class HostSteps(ABC, Generic[T]):
 
     @abstractmethod
     def viewed(self, array: T, type: ArrayType) -> T:
-        """The same pages as an array of another shape."""
+        """The pages as an array of another shape."""
 
     @abstractmethod
     def to_numpy(self, array: T, type: ArrayType) -> Tensor: ...

@@ -1,4 +1,4 @@
-"""Where arrays are, as ttnn 0.81 says it.
+"""Placements of arrays as memory configs of ttnn 0.81.
 
 One shard to a core is ttnn's sharding by height, width or block, which counts all dims of a tensor but the last as its
 rows; shards that go around the cores are its sharding in any number of dims, which does not: no such shard has rows of

@@ -1,4 +1,4 @@
-"""What a kernel takes of a grid of cores, and how long: as the model predicts it, and as the simulator counts it."""
+"""Resources and time of a kernel on a grid of cores: as the model predicts it, and as the simulator counts it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tilewright.semantics.cores.reports import name_of
 from tilewright.semantics.cores.static_walk import TooLongError
 
 _ALLOWED = {COMPUTE: "the units", DRAM: "the banks of DRAM", NETWORK: "the networks"}
-# What the cores wait for most, and what would help.
+# The bottlenecks of the cores.
 _LIMITS = {
-    "compute": "what computes",
-    "reader": "what brings the pages",
-    "writer": "what takes the results",
+    "compute": "the compute thread",
+    "reader": "the reader",
+    "writer": "the writer",
     "dram": "DRAM, which all cores share",
 }
 
@@ -93,7 +93,7 @@ class KernelReport:
         }
 
     def text(self) -> str:
-        """The same to read."""
+        """The report as text."""
         return "\n  ".join([self._times(), *self._works(), self._memory(), *self._configured()])
 
     def _times(self) -> str:
@@ -142,7 +142,7 @@ class KernelReport:
 
 
 def report_of(kernel: tile.KernelOp, run: ProgramRun, grid: CoreGrid) -> KernelReport:
-    """What there is to say of a kernel that is one program, and of a run of it."""
+    """The report on a kernel that is one program, and on a run of it."""
     program = next(op for op in kernel.body.block.ops if isinstance(op, cores.ProgramOp))
     queues: list[QueueReport] = []
     for number, (queue, most) in enumerate(zip(program.queues, run.highest_queues, strict=True)):

@@ -99,7 +99,7 @@ def _given(ref: SSAValue, array: Tensor) -> DeviceArray:
 
 
 def _stored_as(ref: SSAValue) -> dict[str, Any]:
-    """How an array is stored, as its type says."""
+    """How an array is stored, as its type states."""
     type = tile.ref_type(ref)
     placement = placement_of(type.space.data)
     return {"format": type.layout.data or None, "placement": placement, "by_rows": cores.is_by_rows(ref)}

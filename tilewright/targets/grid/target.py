@@ -38,7 +38,7 @@ class GridProgram:
 
     def simulate(self, *arrays: Tensor, seed: int = 0) -> list[Tensor]:
         """The results of a call whose times and orders are drawn from a seed, other than 0; those of the machine, with
-        seed 0. What its kernels took is in `runs` then.
+        seed 0. The times of its kernels are in `runs` then.
 
         Raises:
             HazardError: something in a kernel is in no order, or waits for what does not come.
@@ -50,14 +50,14 @@ class GridProgram:
 
     @cached_property
     def timing(self) -> list[tuple[str, ProgramRun]]:
-        """What the simulator counts for each kernel that a call runs, without numbers."""
+        """The simulator's counts for each kernel that a call runs, without computing values."""
         simulation = Simulation(self.unit, values=False)
         simulation.run(None)
         return simulation.runs
 
     @cached_property
     def reports(self) -> list[KernelReport]:
-        """What there is to say of each kernel that a call runs."""
+        """The report on each kernel that a call runs."""
         return [report_of(self.unit.kernel(name), run, self.grid) for name, run in self.timing]
 
     @property
@@ -101,7 +101,7 @@ class GridProgram:
         }
 
     def explain(self) -> str:
-        """What was decided, and for each kernel how long it takes, what limits it, and what it takes of a core."""
+        """The remarks, and for each kernel its time, its bottleneck, and the resources of a core that it takes."""
         lines = [f"{text} [{n} times]" if n > 1 else text for text, n in Counter(map(str, self.unit.remarks)).items()]
         return "\n".join([*lines, *(report.text() for report in self.reports)])
 

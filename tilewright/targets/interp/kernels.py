@@ -33,7 +33,7 @@ _checks_bounds: ContextVar[bool] = ContextVar("checks_bounds", default=False)
 @contextmanager
 def bounds_checked() -> Generator[None]:
     """Within it, kernels on the interpreter raise OutOfBoundsError for a single position outside its array, which
-    otherwise reads 0 and stores nothing. Lanes of windows and gathers may lie outside all the same."""
+    otherwise reads 0 and stores nothing. Lanes of windows and gathers may be outside all the same."""
     token = _checks_bounds.set(True)
     try:
         yield

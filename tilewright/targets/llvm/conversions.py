@@ -189,7 +189,7 @@ def _integer_to_float(builder: Builder, value: Value, source: DType, destination
 def _sticky(builder: Builder, value: Value, source: DType) -> Value:
     """A 64-bit integer that fits a double and that rounds to any narrower float as `value` does.
 
-    Beyond 2^53 the low bits are replaced by one bit that says whether any was set. Some targets convert 64-bit
+    Beyond 2^53 the low bits are replaced by one bit that states whether any was set. Some targets convert 64-bit
     integers to `f32` in two rounded steps, which this makes exact.
     """
     if source.is_signed:

@@ -1,4 +1,4 @@
-"""What the emitters of scalar functions share: splat constants, intrinsics, fused steps and bit patterns.
+"""Shared code of the emitters of scalar functions: splat constants, intrinsics, fused steps and bit patterns.
 
 Everything here takes a value that is a scalar or a vector and gives code of the same number of lanes.
 """
@@ -150,7 +150,7 @@ class Lanes:
         return "mixed" if self.for_single else self.element
 
     def of(self, value: Lanes | float) -> Value:
-        """The LLVM value of an operand beside this one."""
+        """The LLVM value of an operand next to this one."""
         return value.value if isinstance(value, Lanes) else splat(self.type, value)
 
     def wrap(self, value: Value) -> Lanes:
@@ -341,7 +341,7 @@ def polynomial(x: Lanes, coefficients: Sequence[float]) -> Lanes:
 
 
 def horner(x: Lanes, coefficients: Sequence[float]) -> Lanes:
-    """The same in one chain: slower to answer, more exact where large terms of both signs cancel."""
+    """The polynomial in one chain: higher latency, more exact where large terms of both signs cancel."""
     total = x.constant(coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         total = total.times_plus(x, coefficient)

@@ -18,11 +18,11 @@ LOG2_E = math.log2(math.e)
 
 @dataclass(frozen=True)
 class ExponentialFormat:
-    """What the reduction needs to know of a float type.
+    """Constants of the reduction for a float type.
 
     Adding `round_constant` (1.5 times 2 to the last bit of the significand) leaves the nearest integer in the low bits.
-    `overflow` and `underflow` lie just beyond the logarithms of the largest and the smallest number.
-    Below `tiny`, sinh(x) and expm1(x) round to x. Beyond `saturated`, exp(-x) is lost beside 1.
+    `overflow` and `underflow` are just beyond the logarithms of the largest and the smallest number. Below `tiny`,
+    sinh(x) and expm1(x) round to x. Beyond `saturated`, exp(-x) is negligible next to 1.
     """
 
     significand_bits: int

@@ -17,7 +17,7 @@ INFINITY, NAN = math.inf, math.nan
 
 @dataclass(frozen=True)
 class LogarithmFormat:
-    """What the reduction needs to know of a float type. `large` is where x + 1 and sqrt(x^2 + 1) round to x."""
+    """Constants of the reduction for a float type. `large` is where x + 1 and sqrt(x^2 + 1) round to x."""
 
     significand_bits: int
     bias: int

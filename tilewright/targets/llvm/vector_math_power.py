@@ -17,7 +17,7 @@ SAFE_LARGE, SAFE_SMALL, RESCALE = 2.0**500, 2.0**-400, 2.0**600
 
 @dataclass(frozen=True)
 class CubeRootFormat:
-    """What the first guess at 1 / cbrt(x) needs: `inverse_bits` less a third of x's bit pattern is 3 % off at most.
+    """Constants of the first guess at 1 / cbrt(x): `inverse_bits` less a third of x's bit pattern is 3 % off at most.
 
     `dropped_bits` are left out of the patterns so that the rest is an exact float. The scales keep clear of subnormals.
     """
@@ -41,7 +41,7 @@ def rsqrt(x: Lanes) -> Lanes:
 
 
 def hypot(x: Lanes, y: Lanes) -> Lanes:
-    """sqrt(x^2 + y^2) without overflow; inf where either is, even beside a NaN."""
+    """sqrt(x^2 + y^2) without overflow; inf where either is, even with a NaN."""
     if x.element == "f32":
         return through_double(hypot, x, y)
     a, b = x.absolute(), y.absolute()

@@ -67,7 +67,7 @@ def _reduce_directly(magnitude: Lanes) -> Angle:
 
 
 def _where_any(condition: Lanes, otherwise: Angle, rare: Callable[[], Angle]) -> Angle:
-    """`rare()` in the lanes where `condition` holds, behind a branch that is not taken when it holds in none."""
+    """`rare()` in the lanes where `condition` holds, after a branch that is not taken when it holds in none."""
     builder = condition.builder
     needed = condition.value
     if isinstance(condition.type, ir.VectorType):

@@ -37,7 +37,7 @@ def _scatter(step: Step) -> Cotangents:
 
 
 def _are_inside(x: Array, updates: Array, indices: list[Array], axes: tuple[int, ...]) -> Array:
-    """Which updates of a scatter have a place, in the shape of the updates."""
+    """Which updates of a scatter have a position, in the shape of the updates."""
     inside = full(indices[0].shape, True, tw.bool)
     for index, axis in zip(indices, axes, strict=True):
         inside = tw.logical_and(inside, tw.logical_and(index >= 0, index < x.shape[axis]))

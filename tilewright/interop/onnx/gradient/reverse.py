@@ -17,8 +17,8 @@ _MODULES = ("elementwise", "indices", "maps", "sums", "windows")
 
 def gradients(y: Array, xs: Sequence[Array], work: Callable[[int], None] = lambda count: None) -> list[Array]:
     """The derivatives of the sum of the elements of `y` by each of `xs`: arrays of floats that `y` was computed from.
-    They have the shapes and types of `xs`, and are zeros where `y` does not depend on one. `work` is told how many
-    primitives are looked at, then how many are made, and may refuse by raising.
+    They have the shapes and types of `xs`, and are zeros where `y` does not depend on one. `work` is called with how
+    many primitives are looked at, then how many are made, and may refuse by raising.
 
     Raises:
         UnsupportedOperatorError: something between has no derivative here; the message names the primitive.

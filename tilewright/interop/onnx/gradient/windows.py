@@ -34,7 +34,7 @@ def _window_reduce(step: Step) -> Cotangents:
 
 
 def _starts(window: Sequence[int], dilation: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Where each element of the first window lies."""
+    """Where each element of the first window is."""
     for place in itertools.product(*map(range, window)):
         yield tuple(n * d for n, d in zip(place, dilation, strict=True))
 

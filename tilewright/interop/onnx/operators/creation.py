@@ -59,7 +59,7 @@ def eye_like(node: Node, x: Array) -> Array:
 
 @operator("OneHot")
 def one_hot(node: Node, indices: Array, depth: Array, values: Array) -> Array:
-    """A new axis with the second value where its place is the index, with the first elsewhere."""
+    """A new axis with the second value where its index is the index, with the first elsewhere."""
     (count,) = node.known_ints(depth, "depth")
     places = tw.astype(indices, tw.i64)
     wrapped = tw.where(places < 0, places + count, places)

@@ -354,7 +354,7 @@ def log_softmax(node: Node, x: Array) -> Array:
 
 
 def convert(node: Node, x: Array | Coded, to: ElementType) -> Array | Coded:
-    """A cast; floats of 8 bits saturate unless the node says otherwise, and integers wrap, as in ONNX Runtime."""
+    """A cast; floats of 8 bits saturate unless the node states otherwise, and integers wrap, as in ONNX Runtime."""
     if isinstance(x, Coded):
         if x.storage == to:
             return x

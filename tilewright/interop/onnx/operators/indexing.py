@@ -22,14 +22,14 @@ def gather(node: Node, x: Array, indices: Array) -> Array:
 
 @operator("GatherElements")
 def gather_elements(node: Node, x: Array, indices: Array) -> Array:
-    """Elements whose place along `axis` an index says; other axes may be cut short by the indices."""
+    """Elements whose place along `axis` an index states; other axes may be cut short by the indices."""
     at = axis_of(node.get("axis", 0), x.ndim)
     key = tuple(slice(None) if d == at else slice(0, n) for d, n in enumerate(indices.shape))
     return tw.take_along_axis(x[key], indices, axis=at)
 
 
 def _batched(x: Array, indices: Array, batch: int) -> tuple[Any, ...]:
-    """A key of `x` for index tuples along the last axis, each with the places of its batch axes."""
+    """A key of `x` for index tuples along the last axis, each with the positions of its batch axes."""
     lead = indices.shape[:-1]
     places = [tw.iota(lead, d) for d in range(batch)]
     return (*places, *(indices[..., n] for n in range(indices.shape[-1])))
@@ -55,7 +55,7 @@ def _update(node: Node, x: Array, key: Any, values: Array) -> Array:
 @operator("ScatterElements")
 @operator("Scatter")
 def scatter_elements(node: Node, x: Array, indices: Array, updates: Array) -> Array:
-    """Elements written at places along `axis` that an index says."""
+    """Elements written at places along `axis` that an index states."""
     at = axis_of(node.get("axis", 0), x.ndim)
     key = tuple(indices if d == at else tw.iota(indices.shape, d) for d in range(x.ndim))
     return _update(node, x, key, updates)
@@ -78,13 +78,13 @@ def compress(node: Node, x: Array, condition: Array) -> Array:
 
 @operator("NonZero")
 def non_zero(node: Node, x: Array) -> Array:
-    """The places of elements that are not 0, of an array that is known by value."""
+    """The positions of elements that are not 0, of an array that is known by value."""
     return lifted(np.asarray(np.nonzero(node.known(x, "X")), np.int64))
 
 
 @operator("TensorScatter")
 def tensor_scatter(node: Node, cache: Array, update: Array, starts: Array | None = None) -> Array:
-    """A window written along `axis`, at its own place for each batch; `circular` wraps around its end."""
+    """A window written along `axis`, at its own position for each batch; `circular` wraps around its end."""
     at = axis_of(node.get("axis", -2), cache.ndim)
     shape = update.shape
     size = cache.shape[at]
@@ -98,7 +98,7 @@ def tensor_scatter(node: Node, cache: Array, update: Array, starts: Array | None
 
 @operator("Col2Im")
 def column_to_image(node: Node, x: Array, image: Array, block: Array) -> Array:
-    """Columns of windows added up at their places in an image."""
+    """Columns of windows added up at their positions in an image."""
     sizes, window = node.known_ints(image, "image_shape"), node.known_ints(block, "block_shape")
     rank = len(sizes)
     strides, dilations = node.get("strides", (1,) * rank), node.get("dilations", (1,) * rank)

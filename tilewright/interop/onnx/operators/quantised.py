@@ -23,7 +23,7 @@ from tilewright.interop.onnx.registry import Node, operator
 
 
 def _spread(node: Node, parameter: Array, shape: tuple[int, ...]) -> Array:
-    """A scale or zero point for each element: one, one for each place along `axis`, or one for each block of it."""
+    """A scale or zero point for each element: one, one for each position along `axis`, or one for each block of it."""
     node.ignore("axis", "block_size")
     if parameter.size == 1 and parameter.ndim <= 1:
         return tw.reshape(parameter, ())
@@ -162,7 +162,7 @@ def _integer_conv(node: Node, x: Array, w: Array, x_zero: Any, w_zero: Any) -> A
 def _check_exact(node: Node, geometry: Geometry, w: Array) -> None:
     terms = math.prod(geometry.window) * w.shape[1]
     if terms > 2**31 // (2 * 255 * 255):
-        raise node.unsupported(f"`{node.op}` of {terms} products, whose sum may be beyond i32")
+        raise node.unsupported(f"`{node.op}` of {terms} terms, whose sum may overflow i32")
 
 
 @operator("ConvInteger")

@@ -1,4 +1,4 @@
-"""Reductions over axes, running totals, and the places of the largest and smallest elements."""
+"""Reductions over axes, running totals, and the indices of the largest and smallest elements."""
 
 from __future__ import annotations
 
@@ -100,13 +100,13 @@ def _arg_extreme(node: Node, x: Array, choose: Callable[..., Array]) -> Array:
 
 @operator("ArgMax")
 def arg_max(node: Node, x: Array) -> Array:
-    """The place of the first, or last, largest element along `axis`."""
+    """The index of the first, or last, largest element along `axis`."""
     return _arg_extreme(node, x, tw.argmax)
 
 
 @operator("ArgMin")
 def arg_min(node: Node, x: Array) -> Array:
-    """The place of the first, or last, smallest element along `axis`."""
+    """The index of the first, or last, smallest element along `axis`."""
     return _arg_extreme(node, x, tw.argmin)
 
 
@@ -134,14 +134,14 @@ def running_product(node: Node, x: Array, axis: Array) -> Array:
 
 @operator("TopK", since=10)
 def top_k(node: Node, x: Array, k: Array) -> tuple[Array, Array]:
-    """The `k` largest or smallest elements along `axis` and their places."""
+    """The `k` largest or smallest elements along `axis` and their indices."""
     (count,) = node.known_ints(k, "k")
     return _chosen(node, x, count)
 
 
 @operator("TopK")
 def top_k_by_attribute(node: Node, x: Array) -> tuple[Array, Array]:
-    """The `k` largest elements along `axis` and their places."""
+    """The `k` largest elements along `axis` and their indices."""
     return _chosen(node, x, node.required("k"))
 
 

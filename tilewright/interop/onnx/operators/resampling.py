@@ -116,7 +116,7 @@ def _from_float(result: Array, x: Array) -> Array:
 
 
 def _coordinates(node: Node, old: int, factor: float, size: int, region: tuple[float, float]) -> Matrix:
-    """Where each new element lies among the old ones."""
+    """Where each new element is among the old ones."""
     mode = node.get("coordinate_transformation_mode", "half_pixel")
     new = np.arange(size, dtype=np.float64)
     length = old * factor
@@ -214,7 +214,7 @@ def grid_sample(node: Node, x: Array, grid: Array) -> Array:
 
 
 def _taps(mode: str, place: Array) -> list[tuple[Array, Array]]:
-    """The places that are read around a point along an axis, as floats, and the share of each."""
+    """The positions that are read around a point along an axis, as floats, and the share of each."""
     if mode == "nearest":
         return [(tw.round(place), tw.ones_like(place))]
     base = tw.floor(place)
@@ -232,7 +232,7 @@ def _cubic_share(distance: Array) -> Array:
 
 
 def _inside(node: Node, place: Array, size: int) -> tuple[Array, Array | None]:
-    """Places moved into an axis as `padding_mode` says; for zeros, whether they were in it."""
+    """Places moved into an axis as `padding_mode` states; for zeros, whether they were in it."""
     mode = node.get("padding_mode", "zeros")
     last = float(size - 1)
     if mode == "border":

@@ -38,7 +38,7 @@ def sequence_empty(node: Node) -> Sequence:
 
 @operator("SequenceAt")
 def sequence_at(node: Node, sequence: Sequence, position: Array) -> Array:
-    """The array at a place that is known."""
+    """The array at an index that is known."""
     return sequence[_place(node, sequence, position, len(sequence))]
 
 
@@ -51,7 +51,7 @@ def sequence_insert(node: Node, sequence: Sequence, array: Array, position: Arra
 
 @operator("SequenceErase")
 def sequence_erase(node: Node, sequence: Sequence, position: Array | None = None) -> Sequence:
-    """Without the array at a place, the last by default."""
+    """Without the array at an index, the last by default."""
     place = len(sequence) - 1 if position is None else _place(node, sequence, position, len(sequence))
     return [*sequence[:place], *sequence[place + 1 :]]
 

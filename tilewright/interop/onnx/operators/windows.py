@@ -178,7 +178,7 @@ def _places(geometry: Geometry, sizes: Sequence[int], axis: int) -> np.ndarray[A
 
 @operator("MaxPool")
 def max_pool(node: Node, x: Array) -> Any:
-    """The largest element under each window, and its place where that is named."""
+    """The largest element under each window, and its position where that is named."""
     geometry = _pooling_of(node, x)
     if len(node.wanted) < 2 or not node.wanted[1]:
         return _windowed("maximum", x, geometry)
@@ -215,7 +215,7 @@ def _max_with_places(node: Node, x: Array, geometry: Geometry) -> tuple[Array, A
 
 @operator("AveragePool")
 def average_pool(node: Node, x: Array) -> Array:
-    """The mean under each window; elements beyond the array count where `count_include_pad` says so."""
+    """The mean under each window; elements beyond the array count where `count_include_pad` states it."""
     geometry = _pooling_of(node, x)
     rank = len(geometry.window)
     pads = geometry_of(node, x.shape[2:], geometry.window)
@@ -265,7 +265,7 @@ def global_lp_pool(node: Node, x: Array) -> Array:
 
 @operator("MaxUnpool")
 def max_unpool(node: Node, x: Array, indices: Array, output_shape: Array | None = None) -> Array:
-    """Elements written at the places that a `MaxPool` gave, zeros elsewhere."""
+    """Elements written at the positions that a `MaxPool` gave, zeros elsewhere."""
     rank = x.ndim - 2
     window = node.required("kernel_shape")
     strides, pads = node.get("strides", (1,) * rank), node.get("pads", (0,) * 2 * rank)

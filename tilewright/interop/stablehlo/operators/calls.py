@@ -1,4 +1,4 @@
-"""Functions, and operations that say how or where something is computed, which do nothing here."""
+"""Functions, and operations that state how or where something is computed, which do nothing here."""
 
 from __future__ import annotations
 

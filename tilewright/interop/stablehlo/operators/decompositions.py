@@ -1,6 +1,6 @@
 """Factorisations and systems of equations: StableHLO's own two, and the calls of LAPACK that JAX makes on CPUs.
 
-As JAX has them, nothing is raised: the results of what fails are NaN, and LAPACK's status says so.
+As JAX has them, nothing is raised: the results of what fails are NaN, and LAPACK's status states it.
 """
 
 from __future__ import annotations

@@ -245,7 +245,7 @@ def propagation_barrier(node: Node, x: Any) -> Any:
 
 @operation("sdy.sharding_group", narrow=True)
 def sharding_group(node: Node, x: Any) -> tuple[Any, ...]:
-    """Nothing: it says that arrays are held alike."""
+    """No operation: declares that arrays have one sharding."""
     return ()
 
 

@@ -169,7 +169,7 @@ def _quotient(a: Array, b: Array) -> Array:
 
 @operation("stablehlo.remainder", elementwise=True)
 def remainder(node: Node, a: Array, b: Array) -> Array:
-    """What the quotient, rounded to zero, leaves: with the dividend's sign; the dividend where integers divide by 0."""
+    """The remainder of division rounded to zero, with the dividend's sign; of integers divided by 0 the dividend."""
     if a.dtype.is_float:
         # Exact for positive operands, where rounding down is rounding to zero.
         return mapped("copysign", mapped("remainder", mapped("absolute", a), mapped("absolute", b)), a)

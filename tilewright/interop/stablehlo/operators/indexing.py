@@ -23,7 +23,7 @@ from tilewright.primitives import Shape
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of `sizes` into an array of `shape`, one for each place of `batch`.
+    """Windows of `sizes` into an array of `shape`, one for each position of `batch`.
 
     `starts` gives, for axes that have one, where each window begins; `paired` axes go with an axis of the batch.
     """
@@ -35,7 +35,7 @@ class Windows:
     paired: dict[int, int]
 
     def index(self, axis: int) -> Array:
-        """Where windows begin along an axis, for each place of the batch."""
+        """Where windows begin along an axis, for each position of the batch."""
         if axis in self.starts:
             return self.starts[axis]
         if axis in self.paired:
@@ -192,7 +192,7 @@ def scatter(node: Node, *operands: Array) -> Any:
         raise node.malformed(f"a window of {tuple(sizes)} does not fit {x.shape}")
     windows = _windows(node, x, tuple(sizes), indices, numbers.get("index_vector_dim", 0), mapped, paired, pairs)
     if len(windows.batch) + len(inner) != update.ndim:
-        raise node.malformed(f"updates with {update.ndim} axes for {len(windows.batch)} axes of places")
+        raise node.malformed(f"updates with {update.ndim} axes for {len(windows.batch)} batch axes")
     return _scattered(node, list(inputs), list(updates), windows, dict(zip(shown, sorted(inner), strict=True)))
 
 

@@ -12,9 +12,9 @@ from tilewright.interop.stablehlo.registry import Node, as_integers, operation
 
 @operation("stablehlo.dot_general")
 def dot_general(node: Node, a: Array, b: Array) -> Array:
-    """Sums of products over axes of both operands, for each place along batch axes of both.
+    """Sums of products over axes of both operands, for each index of the batch axes of both.
 
-    Products are of full precision, which every `precision_config` and `algorithm` allows.
+    Contractions have full precision, which every `precision_config` and `algorithm` allows.
     """
     numbers: dict[str, Any] = node.get("dot_dimension_numbers")
     axes = [
@@ -27,7 +27,7 @@ def dot_general(node: Node, a: Array, b: Array) -> Array:
 
 @operation("stablehlo.dot")
 def dot(node: Node, a: Array, b: Array) -> Array:
-    """The product of vectors and matrices."""
+    """Matmul of vectors and matrices."""
     return _contracted(node, a, b, (), (), (a.ndim - 1,), (0,))
 
 

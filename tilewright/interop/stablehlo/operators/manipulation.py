@@ -21,7 +21,7 @@ def reshape(node: Node, x: Array) -> Array:
 
 @operation("stablehlo.dynamic_reshape", moves=True)
 def dynamic_reshape(node: Node, x: Array, shape: Array) -> Array:
-    """A reshape to the shape that the text says that the operand has."""
+    """A reshape to the static type of the result."""
     return lifting.reshape(x, node.type.shape)
 
 
@@ -45,7 +45,7 @@ def broadcast_in_dim(node: Node, x: Array) -> Array:
 
 @operation("stablehlo.dynamic_broadcast_in_dim", moves=True)
 def dynamic_broadcast_in_dim(node: Node, x: Array, shape: Array) -> Array:
-    """As `broadcast_in_dim`, to the shape that the text says that the operand has."""
+    """As `broadcast_in_dim`, to the static type of the result."""
     return broadcast_in_dim(node, x)
 
 
@@ -64,13 +64,13 @@ def broadcast(node: Node, x: Array) -> Array:
 
 @operation("stablehlo.slice", moves=True)
 def slice_(node: Node, x: Array) -> Array:
-    """Every few elements between two places of each axis."""
+    """A strided slice of each axis."""
     starts, limits, strides = (node.integers(key) for key in ("start_indices", "limit_indices", "strides"))
     return sliced(x, starts, limits, strides)
 
 
 def sliced(x: Array, starts: Any, limits: Any, strides: Any = None) -> Array:
-    """Every few elements between two places of each axis."""
+    """A strided slice of each axis."""
     steps = tuple(strides) if strides is not None else (1,) * x.ndim
     if (tuple(starts), tuple(limits), steps) == ((0,) * x.ndim, x.shape, (1,) * x.ndim):
         return x

@@ -39,7 +39,7 @@ def _normalised(node: Node, centred: Array, scale: Array, offset: Array, varianc
 
 @operation("stablehlo.batch_norm_training")
 def training(node: Node, x: Array, scale: Array, offset: Array) -> tuple[Array, Array, Array]:
-    """The same by the mean and variance of `x`, which are results too."""
+    """Batch normalisation with the mean and variance of `x`, which are results too."""
     wide = x.dtype.compute
     narrow, x = x, cast(x, wide)
     scale, offset = cast(scale, wide), cast(offset, wide)

@@ -197,12 +197,12 @@ def _ranks(node: Node, operands: Sequence[Array], axis: int) -> Array:
 
 @operation("chlo.top_k")
 def top_k(node: Node, x: Array) -> tuple[Array, Array]:
-    """The largest along the last axis, and their places."""
+    """The largest elements along the last axis, and their indices."""
     return largest(node, x, node.integer("k"))
 
 
 def largest(node: Node, x: Array, k: int) -> tuple[Array, Array]:
-    """The k largest in the total order of IEEE 754, in which zeros and NaN of either sign differ, and their places."""
+    """The k largest in the total order of IEEE 754, in which zeros and NaN of either sign differ, and their indices."""
     keys = total_order(x) if x.dtype.is_float else x
     values, places = emit_all("top_k", keys, k=k)
     values = in_total_order(values, x.dtype) if x.dtype.is_float else values

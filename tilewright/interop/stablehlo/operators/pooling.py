@@ -24,8 +24,7 @@ _MAX_UNROLLED = 16
 
 @operation("stablehlo.select_and_scatter")
 def select_and_scatter(node: Node, x: Array, source: Array, start: Array) -> Array:
-    """For each place of a window, the element of `source` goes to where a region chose an element of `x`; what meets
-    there is added."""
+    """For each position of a window, the element of `source` is added at the element of `x` that a region selects."""
     scatter = node.regions[1]
     if combiner(scatter, x.dtype) != "add":
         raise node.unsupported("`select_and_scatter` that combines by something else than addition")
@@ -51,7 +50,7 @@ def select_and_scatter(node: Node, x: Array, source: Array, start: Array) -> Arr
 def _chosen(
     node: Node, values: Array, inside: Array | None, geometry: Geometry, sizes: Shape
 ) -> list[tuple[Shape, Array]]:
-    """For each place in a window, where it holds the element that is chosen."""
+    """For each position in a window, where it holds the element that is chosen."""
     select = node.regions[0]
     places = places_of(node, geometry.window)
     best = under(values, places[0], geometry, sizes)
@@ -75,7 +74,7 @@ def _chosen(
 
 
 def _spread(share: Array, place: Shape, geometry: Geometry, shape: Shape) -> Array:
-    """Elements of the result of a window put back to where one place of it sees them."""
+    """Elements of the result of a window put back to where one position of it sees them."""
     starts = tuple(p * d for p, d in zip(place, geometry.dilation, strict=True))
     interior = tuple(s - 1 for s in geometry.strides)
     spans = tuple((n - 1) * s + 1 for n, s in zip(share.shape, geometry.strides, strict=True))
@@ -87,7 +86,7 @@ def _spread(share: Array, place: Shape, geometry: Geometry, shape: Shape) -> Arr
 
 
 def _by_loops(node: Node, values: Array, inside: Array, geometry: Geometry, source: Array) -> Array:
-    """The same by two loops over the places of a window: one finds the places that are chosen, one adds."""
+    """The same by two loops over the positions of a window: one finds the positions that are chosen, one adds."""
     count = math.prod(geometry.window)
     select = node.regions[0]
     sizes = source.shape
@@ -118,7 +117,7 @@ def _by_loops(node: Node, values: Array, inside: Array, geometry: Geometry, sour
 
 
 def _starts(number: Array, geometry: Geometry) -> list[Array]:
-    """Where a place of the window, by its number, is along each axis."""
+    """Where a position of the window, by its number, is along each axis."""
     found: list[Array] = []
     for size, dilation in zip(reversed(geometry.window), reversed(geometry.dilation), strict=True):
         place = mapped("remainder", number, like(number, size))
@@ -128,7 +127,7 @@ def _starts(number: Array, geometry: Geometry) -> list[Array]:
 
 
 def _seen(x: Array, number: Array, geometry: Geometry, sizes: Shape) -> Array:
-    """The elements that a place of the window, by its number, sees."""
+    """The elements that a position of the window, by its number, sees."""
     spans = tuple((n - 1) * stride + 1 for n, stride in zip(sizes, geometry.strides, strict=True))
     window = emit("dynamic_slice", x, *_starts(number, geometry), sizes=spans)
     return sliced(window, (0,) * x.ndim, spans, geometry.strides)

@@ -59,7 +59,7 @@ def with_start(fn: str, result: Array, start: Array) -> Array:
 def _extreme(
     node: Node, inputs: Sequence[Array], starts: Sequence[Array], axes: tuple[int, ...]
 ) -> tuple[Array, ...] | None:
-    """The extreme and its place; None where that is not what is computed."""
+    """The extreme and its index; None where that is not what is computed."""
     (region,) = node.regions
     fn = arg_reduction(region, node.types) if len(inputs) == 2 and len(axes) == 1 else None
     if fn is None or not is_identity(fn, starts[0]) or inputs[0].shape[axes[0]] == 0:

@@ -58,7 +58,7 @@ def geometry_of(node: Node, rank: int) -> Geometry:
 
 @operation("stablehlo.reduce_window")
 def reduce_window(node: Node, *operands: Array) -> Any:
-    """Elements under each place of a window, and a first one, combined by a region."""
+    """Elements under each position of a window, and an initial one, combined by a region."""
     inputs, starts = halves(node, operands)
     geometry = geometry_of(node, inputs[0].ndim)
     (region,) = node.regions
@@ -113,14 +113,14 @@ def _running(x: Array, fn: str, geometry: Geometry) -> Array | None:
 
 
 def places_of(node: Node, window: Shape) -> list[Shape]:
-    """The places in a window, in order."""
+    """The positions in a window, in order."""
     if math.prod(window) > _MAX_PLACES:
         raise node.unsupported(f"a window of {window} with such a region")
     return list(itertools.product(*(range(n) for n in window)))
 
 
 def under(x: Array, place: Shape, geometry: Geometry, sizes: Shape) -> Array:
-    """The elements of a padded array that one place of the window sees."""
+    """The elements of a padded array that one position of the window sees."""
     starts = tuple(p * d for p, d in zip(place, geometry.dilation, strict=True))
     spans = zip(starts, sizes, geometry.strides, strict=True)
     limits = tuple(start + (n - 1) * stride + 1 for start, n, stride in spans)

@@ -36,8 +36,8 @@ class Geometry:
 
 
 def _kept(sizes: Sequence[int], window: Sequence[int], padding: Sequence[int]) -> list[int]:
-    """The spatial axes of an array that matter: one with one place under a window of one element carries no geometry,
-    but costs as the innermost axis."""
+    """The spatial axes of an array that matter: one with one position under a window of one element carries no
+    geometry, but costs as the innermost axis."""
     return [d for d, part in enumerate(zip(sizes, window, padding, strict=True)) if part != (1, 1, 0)] or [0]
 
 
@@ -85,7 +85,7 @@ def transposed(x: Array, w: Array, geometry: Geometry, sizes: Sequence[int]) -> 
 
 def weight_gradient(x: Array, grad: Array, geometry: Geometry, window: Sequence[int]) -> Array:
     """The gradient of `w` in a correlation of `x` with `w` (O, C / groups, *window), whose result has the gradient
-    `grad`: for each element of the window a product of matrices over the batch and all places."""
+    `grad`: for each element of the window a product of matrices over the batch and all positions."""
     if math.prod(window) > _MAX_PRODUCTS:
         return _correlated_gradient(x, grad, geometry, window)
     groups, batch, counts = geometry.groups, x.shape[0], grad.shape[2:]

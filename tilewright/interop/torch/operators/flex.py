@@ -33,7 +33,7 @@ def flex_attention(
     mask_others: Sequence[Any] = (),
 ) -> tuple[Array, Array, Array]:
     """`softmax(score(q @ k.mT * scale)) @ v` over (batch, heads, length, size), with what the mask leaves out of -inf;
-    logarithms of the sums, and largest scores, in units of ln 2. A block mask only says where its mask is false
+    logarithms of the sums, and largest scores, in units of ln 2. A block mask only states where its mask is false
     throughout, so the mask alone decides."""
     shape = (*query.shape[:-1], key.shape[-2])
     places = [

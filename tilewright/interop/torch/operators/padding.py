@@ -54,7 +54,7 @@ def replication_pad(x: Array, padding: Sequence[int]) -> Array:
 
 @operator("replication_pad1d_backward", "replication_pad2d_backward", "replication_pad3d_backward")
 def replication_pad_backward(grad: Array, x: Array, padding: Sequence[int]) -> Array:
-    """The gradients of all places that showed an element, added up."""
+    """The gradients of all positions that showed an element, added up."""
     total = widened(grad)
     for axis, (before, after) in enumerate(zip(*_sides(x, padding), strict=True)):
         if before or after:
@@ -72,7 +72,7 @@ def _looked_up(x: Array, padding: Sequence[int], mode: str) -> Array:
 
 
 def _map(size: int, before: int, after: int, mode: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Which element each place of a padded axis shows. Negative amounts cut places off."""
+    """Which element each position of a padded axis shows. Negative amounts cut places off."""
     around = [(max(0, before), max(0, after))]
     places = np.arange(size)
     shown = np.pad(places, around, mode="reflect") if mode == "reflect" else np.pad(places, around, mode="edge")

@@ -76,8 +76,8 @@ class Windows:
         return tuple((c - 1) * s + (w - 1) * d + 1 - n - p for n, w, s, p, d, c in parts)
 
     def elements(self) -> Iterator[tuple[Sizes, tuple[Any, ...]]]:
-        """For each element of a window, in order, its place in the window and where all windows have it in the padded
-        array."""
+        """For each element of a window, in order, its position in the window and where all windows have it in the
+        padded array."""
         for place in itertools.product(*map(range, self.window)):
             starts = [p * d for p, d in zip(place, self.dilation, strict=True)]
             bounds = zip(starts, self.stride, self.counts, strict=True)
@@ -89,7 +89,7 @@ class Windows:
         return padded(x, (*lead, *self.padding), (*lead, *self.high), value)
 
     def flat_places(self, place: Sizes) -> np.ndarray[Any, Any]:
-        """The place in the flattened spatial axes of one element of all windows, of shape `counts`; -1 outside."""
+        """The position in the flattened spatial axes of one element of all windows, of shape `counts`; -1 outside."""
         along = [
             np.arange(c) * s - p + at * d
             for c, s, p, at, d in zip(self.counts, self.stride, self.padding, place, self.dilation, strict=True)
@@ -117,7 +117,7 @@ def _count(size: int, window: int, stride: int, padding: int, dilation: int, cei
 
 def _of_ranks(name: str, *ranks: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a rule with the parameter `rank` for an operator that has a name for each number of pooled axes: sizes
-    that are the same for all axes do not tell it."""
+    that are the same for all axes do not indicate it."""
 
     def register(rule: Callable[..., Any]) -> Callable[..., Any]:
         for rank in ranks:
@@ -128,7 +128,7 @@ def _of_ranks(name: str, *ranks: int) -> Callable[[Callable[..., Any]], Callable
 
 
 def _max_pool(x: Array, windows: Windows) -> tuple[Array, Array]:
-    """The largest element under each window, and its place in the flattened spatial axes.
+    """The largest element under each window, and its position in the flattened spatial axes.
 
     Raises:
         UnsupportedOperatorError: the window has more elements than one program compares in reasonable compile time.
@@ -183,7 +183,7 @@ def max_pool_backward(
     *,
     rank: int,
 ) -> Array:
-    """The gradient at the places that the pooling took its elements from."""
+    """The gradient at the positions that the pooling took its elements from."""
     lead, spatial = x.shape[: x.ndim - rank], x.shape[x.ndim - rank :]
     rows, size = math.prod(lead), math.prod(spatial)
     seen = math.prod(grad.shape[x.ndim - rank :])

@@ -80,25 +80,25 @@ def _extreme(fn: Callable[..., Array], of_bools: Callable[..., Array], x: Array,
 
 @operator("max.dim")
 def max_dim(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
-    """The largest elements along an axis, and their places."""
+    """The largest elements along an axis, and their indices."""
     return amax(x, dim, keepdim), argmax(x, dim, keepdim)
 
 
 @operator("min.dim")
 def min_dim(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
-    """The smallest elements along an axis, and their places."""
+    """The smallest elements along an axis, and their indices."""
     return amin(x, dim, keepdim), argmin(x, dim, keepdim)
 
 
 @operator("argmax")
 def argmax(x: Array, dim: int | None = None, keepdim: bool = False) -> Array:
-    """The place of the first largest element."""
+    """The index of the first largest element."""
     return _place(tw.argmax, x, dim, keepdim)
 
 
 @operator("argmin")
 def argmin(x: Array, dim: int | None = None, keepdim: bool = False) -> Array:
-    """The place of the first smallest element."""
+    """The index of the first smallest element."""
     return _place(tw.argmin, x, dim, keepdim)
 
 
@@ -215,13 +215,13 @@ def _running_extreme(x: Array, dim: int, fn: str) -> tuple[Array, Array]:
 
 @operator("cummax")
 def cummax(x: Array, dim: int) -> tuple[Array, Array]:
-    """The largest elements so far along an axis, and the place of the last of them."""
+    """The largest elements so far along an axis, and the index of the last of them."""
     return _running_extreme(x, dim, "maximum")
 
 
 @operator("cummin")
 def cummin(x: Array, dim: int) -> tuple[Array, Array]:
-    """The smallest elements so far along an axis, and the place of the last of them."""
+    """The smallest elements so far along an axis, and the index of the last of them."""
     return _running_extreme(x, dim, "minimum")
 
 
@@ -230,7 +230,7 @@ def cummin(x: Array, dim: int) -> tuple[Array, Array]:
 
 @operator("sort", "sort.stable")
 def sort(x: Array, dim: int = -1, descending: bool = False, *, stable: bool | None = None) -> tuple[Array, Array]:
-    """Elements in order along an axis, and the places they come from."""
+    """Elements in order along an axis, and the indices they come from."""
     if not x.ndim:
         return x, tw.full((), 0, dtype=tw.i64)
     if x.dtype.is_bool:
@@ -242,7 +242,7 @@ def sort(x: Array, dim: int = -1, descending: bool = False, *, stable: bool | No
 
 @operator("topk")
 def top_k(x: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Array, Array]:
-    """The `k` largest or smallest elements along an axis, in order, and their places."""
+    """The `k` largest or smallest elements along an axis, in order, and their indices."""
     if not x.ndim:
         return x, tw.full((), 0, dtype=tw.i64)
     if largest:
@@ -253,7 +253,7 @@ def top_k(x: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = 
 
 @operator("kthvalue")
 def kth_value(x: Array, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Array, Array]:
-    """The `k`-th smallest element along an axis, counted from 1, and its place."""
+    """The `k`-th smallest element along an axis, counted from 1, and its index."""
     if not x.ndim:
         return x, tw.full((), 0, dtype=tw.i64)
     at = (*(slice(None),) * (dim % x.ndim), slice(k - 1, k))
@@ -263,7 +263,7 @@ def kth_value(x: Array, k: int, dim: int = -1, keepdim: bool = False) -> tuple[A
 
 @operator("median.dim")
 def median_dim(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
-    """The lower median along an axis and its place; the first that is not a number, if there is one."""
+    """The lower median along an axis and its index; the first that is not a number, if there is one."""
     if not x.ndim:
         return x, tw.full((), 0, dtype=tw.i64)
     values, places = kth_value(x, (x.shape[dim] + 1) // 2, dim, True)

@@ -1,4 +1,4 @@
-"""Writing at places that arrays hold. What lies beyond an axis is left out, as everywhere in compiled programs."""
+"""Writing at places that arrays hold. What is beyond an axis is left out, as everywhere in compiled programs."""
 
 from __future__ import annotations
 
