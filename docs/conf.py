@@ -11,6 +11,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 import api_pages  # noqa: E402  the modules of this folder are found by now
+import make_pictures  # noqa: E402
 
 project = "Tilewright"
 version = release = tilewright.__version__
@@ -29,3 +30,4 @@ sys.modules["tw"] = tilewright
 sys.modules |= {f"tw.{name}": getattr(tilewright, name) for name in api_pages.NAMESPACES}
 
 api_pages.write(HERE / "reference" / "api")
+make_pictures.write(HERE / "_static")
