@@ -54,7 +54,7 @@ PAGES = (
     Page(
         "compile",
         "Compile and run",
-        ("api.jit", "api.kernel", "api.stages", "options", "layout.dims", "runtime.cuda_stream", "errors"),
+        ("api.jit", "api.kernel", "api.stages", "options", "layout.dims", "runtime.cuda.stream", "errors"),
         ("__version__",),
     ),
     Page("kernels", "Tile kernels", ("api.tile_functions",), ("In", "Out", "InOut", "layout")),

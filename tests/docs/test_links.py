@@ -1,4 +1,4 @@
-"""Relative links of the pages that the site does not build lead to files, and links to a section to a heading of it."""
+"""Links of the pages outside of the site lead to files and headings, and concept pages name files that exist."""
 
 from __future__ import annotations
 
@@ -31,3 +31,10 @@ def test_links_resolve(name: str) -> None:
 def test_the_readme_has_links() -> None:
     assert len(_LINK.findall((ROOT / "README.md").read_text())) > 20
     assert anchors("# On a GPU\n## `f(x)`: why?\n") == {"on-a-gpu", "fx-why"}
+
+
+@pytest.mark.parametrize("name", ["execution-models", "layouts", "numbers", "phases", "schedules"])
+def test_concepts_name_files_that_exist(name: str) -> None:
+    text = (ROOT / "docs" / "concepts" / f"{name}.md").read_text()
+    for path in re.findall(r"`((?:tilewright/)?[a-z_/]+\.py)`", text):
+        assert (ROOT / "tilewright" / path.removeprefix("tilewright/")).is_file(), path
