@@ -30,7 +30,7 @@ Values = dict[SSAValue, Any]
 class KernelAssertion(TilewrightError):
     """A `tw.assert_` in a kernel failed."""
 
-    code = "TW0404"
+    code = "TW0407"
 
 
 def poison(shape: Sequence[int], dtype: DType) -> Tensor:

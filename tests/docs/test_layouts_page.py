@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 from typing import Any
 
 import pytest
-from test_tutorial import ROOT, agrees, blocks
+
+from tests.docs.blocks import ROOT, agrees, blocks, run_python
 
 PAGES = {"how-to": 2, "internals": 1}
 
@@ -18,12 +17,8 @@ def test_the_page(folder: str) -> None:
     namespace: dict[str, Any] = {"__name__": "layouts"}
     shown = 0
     for block in blocks(page.read_text()):
-        # Empty lines in front give the code the page's line numbers, from which kernels are read.
-        code = compile("\n" * block.first_line + block.text, str(page), "exec")
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(code, namespace)
+        printed = run_python(block, namespace, page)
         assert block.expected is not None
-        assert agrees(block.expected, printed.getvalue()), f"line {block.first_line}: printed\n{printed.getvalue()}"
+        assert agrees(block.expected, printed), f"line {block.first_line}: printed\n{printed}"
         shown += 1
     assert shown == PAGES[folder]

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_tutorial import ROOT, Block, agrees, blocks, run_python, run_shell
+
+from tests.docs.blocks import ROOT, Block, agrees, blocks, run_python, run_shell
 
 PAGES = ("explain", "cli")
 _COMMAND = re.compile(r"^\$ (tilewright explain .*)$", re.MULTILINE)
@@ -18,9 +19,10 @@ def test_the_page(tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     namespace: dict[str, Any] = {"__name__": "explain"}
     shown = 0
-    for block in blocks((ROOT / "docs" / "how-to" / "explain.md").read_text()):
+    page = ROOT / "docs" / "how-to" / "explain.md"
+    for block in blocks(page.read_text()):
         commands = Block("sh", "\n".join(_COMMAND.findall(block.text)), block.first_line, None)
-        printed = run_python(block, namespace) if block.kind == "python" else run_shell(commands, tmp_path)
+        printed = run_python(block, namespace, page) if block.kind == "python" else run_shell(commands, tmp_path)
         if block.expected is not None:
             assert agrees(block.expected, printed), f"line {block.first_line}: printed\n{printed}"
             shown += 1
