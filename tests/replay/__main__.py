@@ -7,7 +7,7 @@
 
 A change that moves or renames code leaves every text as it was; one that changes code generation has its differences
 listed: how many programs by target and by the first phase that differs, and a few unified diffs. `compare` exits with 1
-where anything differs.
+where anything differs. A recording that was interrupted goes on where it was.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ import multiprocessing
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,9 @@ from typing import Any
 from tests.replay.corpus import GROUPS, programs
 from tests.replay.digests import TARGETS, Record, Store, Task, record_part
 
-_INDEX, _TEXTS = "index.json", "texts"
+_INDEX, _TEXTS = "index.jsonl", "texts"
+# Tasks after which a worker process is replaced: compiled programs of one process share nothing that is wanted.
+_TASKS_PER_WORKER = 20
 _CHUNK = 5
 _KERNEL_DIGEST = re.compile(r"(?<=_)[0-9a-f]{12}(?![0-9A-Za-z])")
 
@@ -58,19 +59,20 @@ def _parser() -> argparse.ArgumentParser:
 # ---- compiling ------------------------------------------------------------------------------------------------------
 
 
-def _results(given: argparse.Namespace, known: Mapping[str, Any] | None = None) -> Iterator[tuple[str, Record]]:
-    """Compile the chosen programs, those of `known` alone where it is given; yields names and records."""
+def _results(given: argparse.Namespace, wanted: Callable[[str], bool]) -> Iterator[tuple[str, Record]]:
+    """Compile the chosen programs whose names are wanted; yields names and records."""
     tasks: list[Task] = []
-    targets = tuple(given.target or TARGETS)
+    targets, folder = tuple(given.target or TARGETS), str(given.directory / _TEXTS)
     for group in given.group or GROUPS:
         chosen = [
             n
             for n, program in enumerate(programs(group))
-            if re.search(given.match, program.name) and (known is None or f"{group}: {program.name}" in known)
-        ][:: given.every]
-        tasks += [(group, tuple(part), targets, str(given.directory / _TEXTS)) for part in _chunks(chosen)]
-    with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=40) as workers:
-        yield from itertools.chain.from_iterable(workers.map(record_part, tasks))
+            if re.search(given.match, program.name) and not n % given.every and wanted(f"{group}: {program.name}")
+        ]
+        tasks += [(group, tuple(part), targets, folder) for part in _chunks(chosen)]
+    with multiprocessing.get_context("spawn").Pool(given.jobs, maxtasksperchild=_TASKS_PER_WORKER) as workers:
+        for records in workers.imap(record_part, tasks):
+            yield from records
 
 
 def _chunks(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
@@ -81,26 +83,32 @@ def _chunks(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
 
 
 def _record(given: argparse.Namespace) -> int:
-    index: dict[str, Any] = {}
-    for name, found in _results(given):
-        index[name] = asdict(found)
-        print(f"{name}: {sum(found.seconds.values()):.1f} s", flush=True)
-    (given.directory / _INDEX).write_text(json.dumps(index, indent=1))
-    print(f"{len(index)} programs, {_texts(index)} texts recorded in {given.directory}")
+    index = _recorded(given.directory)
+    with (given.directory / _INDEX).open("a") as file:
+        for name, found in _results(given, lambda name: name not in index):
+            index[name] = asdict(found)
+            file.write(json.dumps({"name": name, **index[name]}) + "\n")
+            file.flush()
+            print(f"{name}: {sum(found.seconds.values()):.1f} s", flush=True)
+    texts = sum(len(phases) for each in index.values() for phases in each["digests"].values())
+    print(f"{len(index)} programs, {texts} texts recorded in {given.directory}")
     return 0
 
 
-def _texts(index: Mapping[str, Any]) -> int:
-    return sum(len(phases) for each in index.values() for phases in each["digests"].values())
+def _recorded(directory: Path) -> dict[str, Any]:
+    """The records of a directory by the names of programs; none where nothing was recorded."""
+    path = directory / _INDEX
+    lines = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
+    return {line["name"]: line for line in lines}
 
 
 def _compare(given: argparse.Namespace) -> int:
-    known = json.loads((given.directory / _INDEX).read_text())
+    known = _recorded(given.directory)
     store = Store(given.directory / _TEXTS)
     compared, texts, shown = 0, 0, 0
     before_s, after_s = Counter[str](), Counter[str]()
     differing: Counter[tuple[str, str]] = Counter()
-    for name, found in _results(given, known):
+    for name, found in _results(given, known.__contains__):
         compared += 1
         recorded = known[name]
         for target, phases in found.digests.items():
