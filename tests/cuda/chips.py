@@ -15,7 +15,7 @@ from tilewright.api.stages import Lowered
 from tilewright.dialects import tile
 from tilewright.driver.compile import build_executable
 from tilewright.passes.base import Unit
-from tilewright.passes.layouts.layout_spaces import SHARED
+from tilewright.passes.warps.warp_space import SHARED
 from tilewright.semantics.array import Interpreter
 from tilewright.semantics.scheduled import run_call
 from tilewright.semantics.tile import poison

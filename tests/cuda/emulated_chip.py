@@ -11,7 +11,7 @@ import tilewright as tw
 from tests.cuda.fake_driver import FakeDriver
 from tests.cuda.running import unassembled
 from tilewright.machines.machine import load
-from tilewright.passes.layouts.layout_spaces import SHARED
+from tilewright.passes.warps.warp_space import SHARED
 from tilewright.runtime.cuda import driver as cuda_driver
 from tilewright.runtime.cuda.driver import Device
 from tilewright.targets.cuda import target

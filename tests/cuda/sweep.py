@@ -43,7 +43,7 @@ from tilewright.frontend.build import build_module
 from tilewright.machines.machine import Machine, load
 from tilewright.passes.base import Unit
 from tilewright.passes.kernels import warp_planner
-from tilewright.passes.layouts.layout_spaces import SCALAR
+from tilewright.passes.warps.warp_space import SCALAR
 from tilewright.pipelines import run_passes
 from tilewright.targets.cuda.target import CudaProgram
 

@@ -93,7 +93,7 @@ CASES = [
     ("with tw.zone(): pass", ArgumentError, "a text that is written out", "tw.zone()", 'tw.zone("load")'),
     ("with tw.zone('a'), tw.zone(3): pass", ArgumentError, "a text that is written out", "3", 'tw.zone("load")'),
     ("tw.zone('a')", UnsupportedSyntaxError, "`tw.zone` without `with`", "tw.zone('a')", "around statements"),
-    ("with tw.zone('a'): return", UnsupportedSyntaxError, "`return` inside a zone", "return", "behind the `with`"),
+    ("with tw.zone('a'): return", UnsupportedSyntaxError, "`return` inside a zone", "return", "after the `with`"),
     (
         *("with tw.zone('a'):\n for i in tw.grid(x, 4): y[i] = x[i]", UnsupportedSyntaxError),
         *("a zone outside its `tw.grid` loop", None, "into the loop"),

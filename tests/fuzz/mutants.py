@@ -173,7 +173,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # packing
     Mutant(
         "computed panels of one vector",
-        "passes.layouts.layout_spaces:VectorSpace.atoms",
+        "passes.vectors.vector_space:VectorSpace.atoms",
         "packed_panels_b(right.shape, block.columns)",
         "packed_panels_b(right.shape, block.lanes)",
     ),

@@ -61,6 +61,19 @@ def test_a_reduction_is_done_in_given_tiles(
     np.testing.assert_allclose(run(unit, [x])[0], x.sum(axes), rtol=1e-5, atol=1e-5)
 
 
+def test_rows_that_are_read_again_are_in_given_tiles() -> None:
+    def program(p: Program) -> list[Value]:
+        x = p.array(12, 34)
+        return [p.map("subtract", x, p.broadcast(p.reduce(x, "maximum", (1,)), (12, 34), (0,)))]
+
+    with schedules_given(Given(reductions={(12, 34): (5, 6)})):
+        unit = run_through(program, ArrayLowerToTilePass)
+    (kernel,) = unit.kernels()
+    assert kernel.grid_shape == (3,)
+    (x,) = random_inputs(unit)
+    np.testing.assert_allclose(run(unit, [x])[0], x - x.max(1, keepdims=True), rtol=1e-5, atol=1e-5)
+
+
 def test_tiles_of_another_shape_are_chosen() -> None:
     def program(p: Program) -> list[Value]:
         return [p.reduce(p.array(6, 7, 12), "add", (1,))]

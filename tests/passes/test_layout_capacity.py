@@ -19,7 +19,7 @@ from tilewright.machines import machine as machines
 from tilewright.passes.layouts import layout_inference
 from tilewright.passes.layouts.layout_capacity import bytes_of, fitted, lifetimes, overflows
 from tilewright.passes.layouts.layout_inference import Inference, infer_layouts
-from tilewright.passes.layouts.layout_spaces import space_of
+from tilewright.passes.spaces import space_of
 
 
 def test_tiles_live_from_where_they_are_made_to_their_last_use() -> None:

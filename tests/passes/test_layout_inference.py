@@ -20,7 +20,8 @@ from tilewright.layout.solver import Choice, Relation
 from tilewright.machines import machine as machines
 from tilewright.passes.layouts.layout_inference import Inference, infer_layouts
 from tilewright.passes.layouts.layout_rules import ANCHORS, FREE, IGNORED, RULES
-from tilewright.passes.layouts.layout_spaces import Space, dealt, space_of
+from tilewright.passes.layouts.layout_spaces import Space, dealt
+from tilewright.passes.spaces import space_of
 from tilewright.primitives import ArrayType
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "kernels"

@@ -19,9 +19,10 @@ from tilewright.dialects import tile
 from tilewright.dialects.base import array_type, tensor
 from tilewright.layout.solver import Problem, Relation
 from tilewright.machines import machine as machines
-from tilewright.passes.layouts import layout_inference, layout_spaces
+from tilewright.passes.layouts import layout_inference
 from tilewright.passes.layouts.layout_inference import infer_layouts
-from tilewright.passes.layouts.layout_spaces import space_of
+from tilewright.passes.spaces import space_of
+from tilewright.passes.warps.warp_space import WarpSpace
 from tilewright.primitives import ArrayType, infer
 
 KERNELS = int(os.environ.get("TW_TEST_LAYOUT_KERNELS", "60"))
@@ -111,7 +112,7 @@ def cheapest(problem: Problem) -> float:
 @pytest.mark.parametrize("name", ["sm_90a", "x86-64-v4"])
 def test_the_cost_equals_brute_force_over_all_assignments(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout_inference, "LARGEST_DOMAIN", 4)
-    monkeypatch.setattr(layout_spaces.WarpSpace, "limits", {})  # registers are counted by tests of their own
+    monkeypatch.setattr(WarpSpace, "limits", {})  # registers are counted by tests of their own
     space = space_of(machines.load(name))
     compared = seed = 0
     while compared < KERNELS // 2:

@@ -21,8 +21,9 @@ from tilewright.layout.catalogue import wgmma_operand
 from tilewright.machines import machine as machines
 from tilewright.passes.layouts.layout_costs import TransferCost
 from tilewright.passes.layouts.layout_inference import infer_layouts
-from tilewright.passes.layouts.layout_spaces import dealt, space_of
+from tilewright.passes.layouts.layout_spaces import dealt
 from tilewright.passes.layouts.layout_windows import misaligned, start_of, window_of
+from tilewright.passes.spaces import space_of
 
 GPU = machines.load("sm_90a")
 

@@ -19,9 +19,11 @@ from tilewright.machines.machine import load
 from tilewright.passes.base import Unit
 from tilewright.passes.kernels.array_lower_to_tile import ArrayLowerToTilePass
 from tilewright.passes.layouts.layout_inference import infer_layouts
-from tilewright.passes.layouts.layout_spaces import Atom, VectorSpace, space_of
+from tilewright.passes.layouts.layout_spaces import Atom
+from tilewright.passes.spaces import space_of
 from tilewright.passes.vectors.scheduled_pack_operands import ScheduledPackOperandsPass, operand_dims
 from tilewright.passes.vectors.tile_lower_to_vectors import TileLowerToVectorsPass, lower_kernel
+from tilewright.passes.vectors.vector_space import VectorSpace
 from tilewright.pipelines import compile_module
 from tilewright.targets.cpu.nest_plan import plan_nest
 

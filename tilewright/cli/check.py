@@ -128,7 +128,7 @@ class _ByDefinition:
     def __call__(self, *arrays: Any, out: Sequence[Any] | None = None) -> list[Any]:
         import numpy as np
 
-        from tilewright.passes.layouts.layout_spaces import SHARED
+        from tilewright.passes.warps.warp_space import SHARED
         from tilewright.semantics.array import Interpreter
         from tilewright.semantics.scheduled import run_call
 

@@ -63,7 +63,7 @@ def infers_layouts(target: str, machine: str | None = None) -> bool:
     Raises:
         TargetError: there is no such target or machine.
     """
-    from tilewright.passes.layouts.layout_spaces import has_layouts
+    from tilewright.passes.spaces import has_layouts
 
     return has_layouts(_machine(target, machine))
 
@@ -129,7 +129,7 @@ def _explained(kernel: KernelOp, machine: Machine, only: str | None) -> KernelEx
 
 def _inferred(kernel: KernelOp, machine: Machine) -> Inference:
     from tilewright.passes.layouts.layout_inference import infer_layouts
-    from tilewright.passes.layouts.layout_spaces import space_of
+    from tilewright.passes.spaces import space_of
     from tilewright.passes.warps.block_warps import warps_of
 
     return infer_layouts(kernel, space_of(machine, warps_of(kernel, machine)))

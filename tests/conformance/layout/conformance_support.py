@@ -23,7 +23,8 @@ from tilewright.layout.solver import Choice, Constraint, Origin, Problem, Relati
 from tilewright.machines import machine as machines
 from tilewright.machines.machine import Machine
 from tilewright.passes.layouts.layout_inference import Inference, infer_layouts
-from tilewright.passes.layouts.layout_spaces import Space, space_of
+from tilewright.passes.layouts.layout_spaces import Space
+from tilewright.passes.spaces import space_of
 
 GPU, CPU = "sm_90a", "x86-64-v4"
 # Two layouts of 64 x 64 elements in registers, between which data moves.

@@ -28,7 +28,7 @@ def _solve(kernel: Any, machine: str) -> Callable[[], dict[str, float]]:
     def run() -> dict[str, float]:
         from tilewright.machines.machine import load
         from tilewright.passes.layouts.layout_inference import forget_plans, infer_layouts
-        from tilewright.passes.layouts.layout_spaces import space_of
+        from tilewright.passes.spaces import space_of
 
         forget_plans()
         solution = infer_layouts(kernel, space_of(load(machine))).solution

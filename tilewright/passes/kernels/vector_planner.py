@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from xdsl.ir import BlockArgument, SSAValue
 
+from tilewright.cost.given import given
 from tilewright.cost.tiles import dividing_split, even_split, loop_tile, reread_tile
 from tilewright.cost.vectors.products import Product, Right, best_schedule
 from tilewright.cost.vectors.reductions import Reduction, best_reduction_tile
@@ -76,7 +77,8 @@ class VectorPlanner:
         reduced = reduced_space(group)
         reduction = Reduction(reduced.shape, reduced.axes, reduced.dtype, reduced.fn == "add")
         if reduced.is_read_again:
-            return reduction_plan(reduced, reread_tile(reduced.shape, reduced.axes))
+            wanted = given().reductions.get(reduced.shape)
+            return reduction_plan(reduced, wanted or reread_tile(reduced.shape, reduced.axes))
         return reduction_plan(reduced, best_reduction_tile(reduction, self.machine, self.threads))
 
     def _loop_extents(self, group: array.FusedOp, space: tuple[int, ...]) -> tuple[int, ...]:

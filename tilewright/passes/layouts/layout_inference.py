@@ -49,7 +49,6 @@ from tilewright.passes.layouts.layout_costs import (
 from tilewright.passes.layouts.layout_rules import COMPUTING, Flow, flows, is_tile, location_of
 from tilewright.passes.layouts.layout_spaces import Atom, Space
 from tilewright.passes.layouts.layout_windows import misaligned, transferred, window_of
-from tilewright.passes.vectors.product_operands import reads_its_array
 from tilewright.primitives import ArrayType
 
 LARGEST_DOMAIN = 8
@@ -172,10 +171,8 @@ def _find_free(work: _Kernel) -> None:
 
 def _find_packed(work: _Kernel) -> None:
     """Right operands that are read from arrays packed as a whole: what leads to them alone is no tile of its own."""
-    if not work.space.packs_arrays:
-        return
     for op, _ in work.ops:
-        if not isinstance(op, tile.DotOp) or not reads_its_array(op, 1):
+        if not isinstance(op, tile.DotOp) or not work.space.reads_in_place(op, 1):
             continue
         work.packed.add(op)
         value = op.right
@@ -402,7 +399,7 @@ def _add_product(work: _Kernel, problem: Problem, variables: Mapping[SSAValue, i
     problem.choose(number, _AtomCost(trips), Origin("the matmul takes an MMA atom of the machine", where))
     if op in work.packed:
         widths = {atom.block.static_shape[1] for atom in work.atoms[op] if atom.block is not None}
-        direct = tuple(sorted(columns for columns in widths if reads_its_array(op, columns)))
+        direct = tuple(sorted(columns for columns in widths if work.space.reads_in_place(op, columns)))
         packing = PackingCost(direct, array_type(op.right).dtype, machine, trips)
         problem.choose(number, packing, Origin("the right operand is packed for the matmul", where))
     for operand, name in zip(op.operands, ("left", "right", "accumulator"), strict=True):

@@ -63,7 +63,7 @@ from tilewright.layout import Layout
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.layouts.layout_inference import Inference, infer_layouts
-from tilewright.passes.layouts.layout_spaces import Atom, space_of
+from tilewright.passes.layouts.layout_spaces import Atom
 from tilewright.passes.vectors.nest_segments import STRICT, Places, Segment, round_up
 from tilewright.passes.vectors.nest_writer import identity_map
 from tilewright.passes.vectors.ordered_accesses import ORDERED, axis_of, direct_load, direct_store, is_position
@@ -79,6 +79,7 @@ from tilewright.passes.vectors.product_operands import (
     strip_depth_padding,
     with_symbols_from,
 )
+from tilewright.passes.vectors.vector_space import VectorSpace
 from tilewright.primitives import ArrayType
 
 BARRIERS = (tile.ForOp, tile.IfOp, tile.DotOp, *ORDERED)
@@ -96,7 +97,7 @@ class TileLowerToVectorsPass:
 
     def apply(self, unit: Unit) -> None:
         for kernel in unit.timed_kernels(self.name):
-            inferred = infer_layouts(kernel, space_of(unit.machine))
+            inferred = infer_layouts(kernel, VectorSpace(unit.machine))
             for product in inferred.products:
                 chosen = Remark(
                     self.name, kernel.sym_name.data, str(inferred.atom(product)), "lowest predicted time for its size"

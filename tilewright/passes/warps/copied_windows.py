@@ -15,6 +15,7 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright import dtypes
+from tilewright.cost.warps.products import MMA, WGMMA
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type, decode
 from tilewright.dialects.scheduled import tile_order
@@ -25,8 +26,9 @@ from tilewright.layout.catalogue import shared_matrix
 from tilewright.layout.operations import rename_axis
 from tilewright.machines.machine import Machine
 from tilewright.passes.affine_access import Form, Index, linear_form
-from tilewright.passes.layouts.layout_spaces import MMA, SHARED, WGMMA, dealt, matrix_buffer
+from tilewright.passes.layouts.layout_spaces import dealt
 from tilewright.passes.warps.tile_lower_to_warps import layout_of, parsed
+from tilewright.passes.warps.warp_space import SHARED, matrix_buffer
 from tilewright.primitives import ArrayType
 
 # What one lane copies at once: PTX ISA, cp.async; AMD's copies to LDS know 4 and 16.

@@ -167,11 +167,11 @@ from tilewright.dialects.base import encode
 from tilewright.dialects.scheduled import asynchronous, tile_order
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
-from tilewright.passes.layouts.layout_spaces import SHARED
 from tilewright.passes.warps.copied_windows import Refused
 from tilewright.passes.warps.copying_role import COPIES, MULTIPLIES
 from tilewright.passes.warps.tile_grids import blocks_together, number_points, point_of
 from tilewright.passes.warps.tile_sums import Parts, sums_in_registers, sums_in_tensor_memory
+from tilewright.passes.warps.warp_space import SHARED
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,6 @@ from tilewright.errors import CompilerBug
 from tilewright.layout.catalogue import tensor_memory_accumulator
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
-from tilewright.passes.layouts.layout_spaces import SHARED
 from tilewright.passes.warps.copied_windows import Landing, Refused
 from tilewright.passes.warps.copying_role import (
     MULTIPLIES,
@@ -150,6 +149,7 @@ from tilewright.passes.warps.copying_role import (
 )
 from tilewright.passes.warps.operand_rings import Operand, described, drop_unused, left_bytes, stage_of, stages_beside
 from tilewright.passes.warps.tensor_operands import tensor_operand
+from tilewright.passes.warps.warp_space import SHARED
 
 
 @dataclass(frozen=True)

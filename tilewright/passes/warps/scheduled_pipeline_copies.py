@@ -113,7 +113,6 @@ from tilewright.dialects.scheduled import asynchronous
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.fallbacks import NO_ROOM_FOR_STAGES
-from tilewright.passes.layouts.layout_spaces import SHARED
 from tilewright.passes.warps.copied_windows import Refused, is_point, landing_of, window_behind
 from tilewright.passes.warps.operand_rings import (
     Operand,
@@ -124,6 +123,7 @@ from tilewright.passes.warps.operand_rings import (
     take_from,
     with_symbols,
 )
+from tilewright.passes.warps.warp_space import SHARED
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ from tilewright.dialects import scheduled, tile
 from tilewright.dialects.scheduled import asynchronous, tensor_memory
 from tilewright.passes.base import Unit
 from tilewright.passes.fallbacks import DoesNotFit, Excess
-from tilewright.passes.layouts.layout_spaces import SHARED
+from tilewright.passes.warps.warp_space import SHARED
 
 # Barriers in memory begin at multiples of their size: PTX ISA, mbarrier.
 _MBARRIER_BYTES = 8

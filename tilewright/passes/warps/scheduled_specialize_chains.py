@@ -217,11 +217,11 @@ from tilewright.dialects.scheduled import asynchronous
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.fallbacks import NO_ROOM_FOR_STAGES
-from tilewright.passes.layouts.layout_spaces import SHARED
 from tilewright.passes.warps.chain_feeds import Feed, Fill, check_turns, feeds_of, first_use, loop_of, wait_of
 from tilewright.passes.warps.copied_windows import Refused
 from tilewright.passes.warps.copying_role import COPIES, barriers, in_zones, labels_around
 from tilewright.passes.warps.operand_rings import Operand, described, remove_trips, stage_of, take_from, with_symbols
+from tilewright.passes.warps.warp_space import SHARED
 
 
 @dataclass(frozen=True)

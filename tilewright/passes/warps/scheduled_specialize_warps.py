@@ -128,7 +128,6 @@ from tilewright.dialects.scheduled import asynchronous
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.fallbacks import NO_ROOM_FOR_STAGES
-from tilewright.passes.layouts.layout_spaces import SHARED
 from tilewright.passes.warps.copied_windows import Refused
 from tilewright.passes.warps.copying_role import TRIP, CopyingRole, await_phase, barriers, copied_operand, number
 from tilewright.passes.warps.operand_rings import (
@@ -140,6 +139,7 @@ from tilewright.passes.warps.operand_rings import (
     stages_beside,
     take_from,
 )
+from tilewright.passes.warps.warp_space import SHARED
 
 
 @dataclass(frozen=True)

@@ -74,10 +74,10 @@ from tilewright.layout.access import MemoryPorts, register_access
 from tilewright.machines.machine import Machine
 from tilewright.passes.affine_access import Index, linear_form
 from tilewright.passes.base import Remark, Unit
-from tilewright.passes.layouts.layout_spaces import SHARED, matrix_buffer
 from tilewright.passes.warps.copied_windows import Refused
 from tilewright.passes.warps.tensor_windows import boxes_of
 from tilewright.passes.warps.tile_lower_to_warps import layout_of
+from tilewright.passes.warps.warp_space import SHARED, matrix_buffer
 from tilewright.primitives import ArrayType
 
 

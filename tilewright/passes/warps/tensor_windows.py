@@ -19,8 +19,8 @@ from tilewright.layout import Layout
 from tilewright.layout.construct import line_swizzle
 from tilewright.layout.dims import static
 from tilewright.passes.affine_access import Form, Index, linear_form
-from tilewright.passes.layouts.layout_spaces import SHARED
 from tilewright.passes.warps.copied_windows import Refused
+from tilewright.passes.warps.warp_space import SHARED
 
 MOST_DIMS, _MOST_BOX, _ALIGNMENT_BYTES = 5, 256, 16
 _SWIZZLES = (32, 64, 128)

@@ -63,6 +63,7 @@ from xdsl.dialects.builtin import AffineMapAttr, IndexType, TensorType
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
+from tilewright.cost.warps.products import MMA, TCGEN05, WGMMA, WGMMA_REGISTERS
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import PlainOp, array_type, decode, layout_text, tensor
 from tilewright.dialects.scheduled import asynchronous
@@ -78,8 +79,9 @@ from tilewright.passes.base import Remark, Unit
 from tilewright.passes.layouts.layout_costs import image, preimage, terms
 from tilewright.passes.layouts.layout_inference import Inference, infer_layouts
 from tilewright.passes.layouts.layout_rules import Flow, Folded, Same, Spread, flows, is_tile, location_of
-from tilewright.passes.layouts.layout_spaces import MMA, SCALAR, TCGEN05, WGMMA, WGMMA_REGISTERS, Space, dealt, space_of
+from tilewright.passes.layouts.layout_spaces import Space, dealt
 from tilewright.passes.warps.block_warps import spilled_registers, warps_of
+from tilewright.passes.warps.warp_space import SCALAR, WarpSpace
 from tilewright.primitives import ArrayType
 
 
@@ -97,7 +99,7 @@ class TileLowerToWarpsPass:
             warps = warps_of(kernel, unit.machine, self.warps)
             if (spilled := spilled_registers(kernel, unit.machine, warps)) is not None:
                 unit.remarks.append(_spills(kernel, unit.machine, *spilled))
-            space = space_of(unit.machine, warps, (*_by_warpgroups(kernel), *self.families))
+            space = WarpSpace(unit.machine, warps, (*_by_warpgroups(kernel), *self.families))
             lowered = lower_to_warps(kernel, space, infer_layouts(kernel, space), warps)
             block = kernel.parent_block()
             if block is not None:

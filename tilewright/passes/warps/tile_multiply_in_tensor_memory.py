@@ -64,9 +64,9 @@ from tilewright.dialects.base import array_type, decode
 from tilewright.dialects.scheduled import tensor_memory, tile_order
 from tilewright.machines.machine import Machine, MatrixAtom
 from tilewright.passes.base import Remark, Unit
-from tilewright.passes.layouts.layout_spaces import SHARED
 from tilewright.passes.warps.copied_windows import Refused, is_point
 from tilewright.passes.warps.tensor_operands import tensor_operand
+from tilewright.passes.warps.warp_space import SHARED
 
 # What barriers in memory and the places of buffers take of the memory of a block beside the operands.
 _BESIDE_BYTES = 1024

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from tilewright import dtypes
+from tilewright.cost.warps.products import MMA
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
-from tilewright.passes.layouts.layout_spaces import MMA, SCALAR
+from tilewright.passes.warps.warp_space import SCALAR
 from tilewright.targets.cuda.emit_memory import Memory
 from tilewright.targets.cuda.fragments import I32, Builder, Coordinates, Fragment, Threads, Value, i32, registers_of
 from tilewright.targets.cuda.functions import emit_cast, rounded_to_tf32

@@ -21,8 +21,8 @@ from tilewright.layout import Layout
 from tilewright.layout.operations import rename_axis
 from tilewright.layout.relayout import Reason
 from tilewright.layout.views import permute
-from tilewright.passes.layouts.layout_spaces import SHARED
 from tilewright.passes.warps.tile_lower_to_warps import layout_of
+from tilewright.passes.warps.warp_space import SHARED
 from tilewright.semantics.warps.block_memory import coordinates_on
 from tilewright.targets.cuda import blackwell, hopper
 from tilewright.targets.cuda.emit_memory import Memory, evaluated

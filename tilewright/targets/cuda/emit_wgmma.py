@@ -18,7 +18,7 @@ from tilewright.layout import Layout
 from tilewright.layout.operations import rename_axis
 from tilewright.layout.relayout import Reason
 from tilewright.layout.views import permute
-from tilewright.passes.layouts.layout_spaces import SHARED
+from tilewright.passes.warps.warp_space import SHARED
 from tilewright.targets.cuda import hopper
 from tilewright.targets.cuda.emit_memory import Memory
 from tilewright.targets.cuda.emit_mma import words_of

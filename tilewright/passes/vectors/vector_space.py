@@ -1,0 +1,87 @@
+"""The layout space of vectors: vector registers of one core, packed panels, register blocks of micro-kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.cost.tiles import even_split
+from tilewright.cost.vectors.products import tile_seconds
+from tilewright.cost.vectors.register_blocks import micro_kernel_name, register_blocks
+from tilewright.dialects import tile
+from tilewright.layout import Layout, row_major
+from tilewright.layout.catalogue import packed_panels_b, register_block, spread_rows
+from tilewright.layout.dims import static
+from tilewright.layout.iters import fuse_digits, weighted
+from tilewright.machines.machine import Machine, MatrixAtom
+from tilewright.passes.layouts.layout_spaces import Atom, dealt, power_up
+from tilewright.passes.vectors.product_operands import reads_its_array
+from tilewright.primitives import ArrayType
+
+
+@dataclass(frozen=True)
+class VectorSpace:
+    """Vector registers of one core, and its caches."""
+
+    machine: Machine
+
+    @property
+    def limits(self) -> Mapping[str, int]:
+        # Tiles stream through registers a vector at a time: what is kept is in the caches, which have no edge.
+        return {}
+
+    def reads_in_place(self, op: tile.DotOp, columns: int) -> bool:
+        return reads_its_array(op, columns)
+
+    def accepts(self, type: ArrayType, layout: Layout) -> bool:
+        """Vectors run along one dim. What a reduction leaves in all lanes alike is stored and read again in vectors."""
+        digits = [(weight, d) for own in layout.shard for weight, d in weighted(fuse_digits(own)) if d.axis == "simd"]
+        if any(copy.axis == "simd" for copy in layout.replica) or len(digits) > 1:
+            return False
+        lanes = prod(static(digit.extent) for _, digit in digits)
+        return all(weight == digit.stride == 1 for weight, digit in digits) and lanes <= self.machine.lanes(type.dtype)
+
+    def distributions(self, type: ArrayType, fastest: int) -> Iterator[Layout]:
+        dims = list(reversed(range(type.rank)))
+        for dim in [fastest, *(dim for dim in dims if dim != fastest)] if dims else []:
+            holder = ("simd", min(self.machine.lanes(type.dtype), power_up(type.shape[dim])))
+            yield dealt(type.shape, [dim, *(other for other in dims if other != dim)], (holder,), 1)
+
+    def atoms(self, left: ArrayType, right: ArrayType, accumulator: ArrayType) -> Iterator[Atom]:
+        rows, depth = left.shape
+        dtype = accumulator.dtype
+        instruction = self.machine.matrix_atom(left.dtype, right.dtype, dtype, depth)
+        if instruction is not None:
+            yield self._matrix(left, right, accumulator, instruction)
+            return
+        parts = self.machine.split_atom(left.dtype, right.dtype, dtype)
+        if parts is not None and depth % parts.depth == 0:
+            yield self._matrix(left, right, accumulator, parts)
+        line = max(1, self.machine.memories[0].line_bytes // dtype.compute.itemsize)
+        for block in register_blocks(dtype, self.machine):
+            height = even_split(rows, block.rows)
+            yield Atom(
+                micro_kernel_name(rows, block),
+                spread_rows(left.shape, line),
+                packed_panels_b(right.shape, block.columns),
+                row_major(accumulator.shape),
+                tile_seconds(rows, right.shape[1], depth, block, dtype, self.machine),
+                register_block((height, block.columns), block.lanes),
+            )
+
+    def _matrix(self, left: ArrayType, right: ArrayType, accumulator: ArrayType, instruction: MatrixAtom) -> Atom:
+        """2 x 2 accumulators of a matrix instruction: each operand that is loaded is used twice."""
+        height, width = 2 * instruction.rows, 2 * instruction.columns
+        blocks = -(-left.shape[0] // height) * -(-right.shape[1] // width)
+        steps = 4 * blocks * -(-left.shape[1] // instruction.depth)
+        return Atom(
+            instruction.name if instruction.parts > 1 else f"{instruction.name}, {height} x {width}",
+            row_major(left.shape),
+            packed_panels_b(right.shape, width, instruction.group),
+            row_major(accumulator.shape),
+            steps * instruction.cycles / self.machine.clock_hertz,
+            register_block((height, width), instruction.columns),
+            instruction,
+            instruction.parts > 1,
+        )
