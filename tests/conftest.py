@@ -1,12 +1,38 @@
-"""Every test run has a compile cache of its own."""
+"""Every test run has a compile cache of its own; `pytest -m quick` takes at most three minutes on two cores."""
 
 from __future__ import annotations
 
 import gc
 import os
 import tempfile
+from pathlib import Path
+
+import pytest
 
 os.environ.setdefault("TW_CACHE_DIR", tempfile.mkdtemp(prefix="tilewright-test-"))
 # Thousands of programs are compiled in one process, beside modules of other frameworks whose objects never go away:
 # looking for garbage among them after every 700 new objects is a tenth of the time.
 gc.set_threshold(50_000, 20, 100)
+
+_TESTS = Path(__file__).parent
+# Of `quick`: folders that cover each part of the compiler in seconds, and what in them starts many processes, compiles
+# hundreds of programs or enumerates large spaces.
+_QUICK_FOLDERS = ("unit", "ir", "passes", "errors")
+_SLOW = (
+    "unit/cli/",
+    "unit/api/test_api_complex.py",
+    "unit/api/test_api_decompositions.py",
+    "unit/runtime/test_runtime_signals.py",
+    "test_every_function_refuses_unknown_keywords_and_too_many_arguments",
+    "test_equal_elements_have_no_variance",
+    "test_height_and_width_shards",
+    "test_a_trip_through_shared_memory_meets_no_conflicts",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of `quick`."""
+    for item in items:
+        path = item.path.relative_to(_TESTS).as_posix()
+        if path.startswith(_QUICK_FOLDERS) and not any(slow in f"{path}::{item.name}" for slow in _SLOW):
+            item.add_marker(pytest.mark.quick)
