@@ -1,9 +1,10 @@
 """Remove redundant barriers of a thread block.
 
-The pass traces the accesses of a block's warps to its buffers through the kernel. It follows a loop for as many trips
-as its rings have stages and one more, or two more with copies ahead, and for each trip count up to that if the count is
-dynamic. A barrier stays if without it one warp would write data that another has read or written since, or read data
-that another has written. If only lanes of one warp depend on each other, a warp barrier replaces it.
+The pass traces the accesses of a block's warps to its buffers through the kernel. It follows a loop for one period of
+its rings' stages and one trip more, with copies ahead also for as many trips as the deepest ring has stages; if the
+trip count is dynamic, it follows each count up to that. A barrier stays if without it one warp would write data that
+another has read or written since, or read data that another has written. If only lanes of one warp depend on each
+other, a warp barrier replaces it.
 
 Before:
     func.func @main(%x: tensor<64xf32>) -> tensor<64xf32> {

@@ -1,10 +1,10 @@
 """Make a kernel persistent: launch as many thread blocks as the machine runs at once, and loop over tiles in each.
 
-The pass applies to kernels with a producer warp and MMA warpgroups. The producer continues with the next tile while the
-warpgroups store their results: stages, and phases of their barriers, are counted on from tile to tile. When all matmuls
-of a tile are complete, its last stage is empty, too. A buffer that a TMA store reads is waited for before the next tile
-writes it. If an SM has room for two blocks, one computes while the other stores, and each tile keeps a block of its
-own; a remark gives the reason, or any other limit. The example is for a machine of 4 SMs.
+The pass applies to kernels whose matmul operands a producer warp copies. The producer continues with the next tile
+while the other warps store their results: stages, and phases of their barriers, are counted on from tile to tile. When
+all matmuls of a tile are complete, its last stage is empty, too. A buffer that a TMA store reads is waited for before
+the next tile writes it. If an SM has room for two blocks, one computes while the other stores, and each tile keeps a
+block of its own; a remark gives the reason, or any other limit. The example is for a machine of 4 SMs.
 
 Before:
     func.func @main(%0: tensor<128x32xf16>, %1: tensor<32x48xf16>) -> tensor<128x48xf32> {

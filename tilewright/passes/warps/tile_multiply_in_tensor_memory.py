@@ -1,8 +1,8 @@
 """Select the matmuls that accumulate in tensor memory (tcgen05), fed by tensor copies.
 
 The pass takes loops that only accumulate matmuls of two windows of arrays, in the form of tensor copies. A matmul that
-fits and declares no atom gets this one; if a matmul declares the atom and does not fit, a remark gives the reason, and
-layout inference chooses its atom.
+fits gets the atom, unless it declares another one. If it does not fit, a remark gives the reason, and layout inference
+chooses its atom.
 
 Before:
     func.func @main(%x: tensor<128x48xf16>, %y: tensor<48x32xf16>) -> tensor<128x32xf32> {
