@@ -109,8 +109,9 @@ class Violation:
 
 
 def prose(text: str) -> str:
-    """A text without what is no prose: code in backticks, indented examples, prompts, targets of links. White space is
-    one space within a paragraph."""
+    """A text without what is no prose: code in backticks, indented examples, prompts, targets of links, names of
+    attributes and parameters in the list of a docstring. White space is one space within a paragraph."""
+    text = re.sub(r"^ {4}\w+: ", "    name: ", text, flags=re.MULTILINE)
     text = re.sub(r"^((?:Before|After)[^\n]*:)\n(?: {4}.*\n?)+", r"\1\n", text, flags=re.MULTILINE)
     text = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`+[^`]*`+", "`", text))
     paragraphs = re.split(r"\n\s*\n", text)

@@ -10,7 +10,7 @@ from tests.docs.terminology import RULES, prose, violations, violations_in
 from tests.docs.texts import AREAS, Text, error_arguments, paragraphs_of, phrases_in, remark_arguments, strings_given
 
 # Violations that are left. Lower a number with the texts that are rewritten; it never rises.
-BASELINE = {"docstrings": 328}
+BASELINE: dict[str, int] = {}
 
 
 @pytest.mark.parametrize("area", AREAS)
@@ -68,6 +68,7 @@ GOOD = (
     "The sum of products over an axis.",
     "Compute in place.",
     "    product = indented code",
+    "The layouts.\n\nAttributes:\n    products: the variable of each atom.",
 )
 
 

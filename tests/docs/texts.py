@@ -13,8 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "tilewright"
-# Pages that are records of measurements rather than documentation.
-_RECORDS = {"docs/internals/roadmap.md"}
+# Pages that are records of findings and measurements rather than documentation.
+_RECORDS = {f"docs/internals/{name}.md" for name in ("status", "measured", "notes")}
 # Modules whose strings are Python code.
 _GENERATORS = {"tilewright/semantics/cores/agent_code.py"}
 _ERROR_NAME = re.compile(r"(Error_?|Exception|Bug|Failure|Exhausted|Unavailable)$")

@@ -349,7 +349,7 @@ class LibraryCallOp(PureOp):
 
 @irdl_op_definition
 class DeviceIndexOp(PureOp):
-    """The number of the device that runs the program, from 0."""
+    """The index of the device that runs the program, from 0."""
 
     name = "array.device_index"
     devices = prop_def(IntegerAttr)

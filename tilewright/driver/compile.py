@@ -42,7 +42,7 @@ def compile_graph(
     graph: Graph, target: str, donate: Donations = (), storage: Mapping[int, str] | None = None
 ) -> Executable:
     """Compile a traced program for `cpu`, `cpu:x86-64-v3`, `cuda:sm_90a`, `grid`, `interp` or `null`; `donate` pairs
-    inputs with the outputs that take their memory. `storage`: formats by the number of an input, or of an output after
+    inputs with the outputs that take their memory. `storage`: formats by the index of an input, or of an output after
     all inputs.
 
     Raises:

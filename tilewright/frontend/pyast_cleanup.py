@@ -1,4 +1,4 @@
-"""Drops what a compiled kernel does not use: values, loads, and tiles that a loop carries for nobody."""
+"""Removes unused parts of a compiled kernel: values, loads, and tiles that a loop carries without a reader."""
 
 from __future__ import annotations
 

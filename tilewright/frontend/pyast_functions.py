@@ -174,7 +174,7 @@ for _name in ("isnan", "isinf", "isfinite"):
 
 @handler("pow", "power")
 def power(b: KernelBuilder, x1: Any, x2: Any, /) -> TileValue:
-    """Small powers are products and roots, which are exact or cheap."""
+    """`x1 ** x2`. Small powers become multiplications and roots, which are exact or cheap."""
     if isinstance(x1, TileValue) and isinstance(x2, int | float) and not isinstance(x2, bool):
         is_float, whole = x1.type.dtype.is_float, isinstance(x2, int) and x2 > 0
         if is_float and x2 in (0.5, -0.5, -1):

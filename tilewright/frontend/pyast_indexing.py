@@ -240,7 +240,7 @@ def load(b: KernelBuilder, ref: Ref, subscript: Any, fill: Any = None) -> TileVa
 
     Raises:
         ArgumentError: the array is write-only, or the fill is no number.
-        Those of `access_of`.
+        IndexError_, OutOfBoundsError, DataDependentShapeError: as `access_of` does.
     """
     if ref.effect == tile.OUT:
         message = f"`{ref.name}` is Out, so it holds nothing to read"
@@ -269,7 +269,7 @@ def store(b: KernelBuilder, ref: Ref, subscript: Any, value: Any) -> Access:
     Raises:
         ArgumentError: the array is read-only.
         ShapeError, DTypeError: the tile does not fit.
-        Those of `access_of`.
+        IndexError_, OutOfBoundsError, DataDependentShapeError: as `access_of` does.
     """
     if ref.effect == tile.IN:
         raise ArgumentError(f"`{ref.name}` is In, so it cannot be written", help="annotate it as Out or InOut")

@@ -74,7 +74,7 @@ def check_dims(dims: Mapping[str, Any], shapes: Sequence[tuple[int | str | None,
 def bound_dims(
     dims: Mapping[str, Dim], shape: tuple[int | str | None, ...] | None
 ) -> tuple[int | Dim | None, ...] | None:
-    """What `tw.jit(dims=...)` is to state of an input; None where no size of it has a range."""
+    """The dims of an input for `tw.jit(dims=...)`; None if none of its sizes has a range."""
     if shape is None or not any(n in dims for n in shape if isinstance(n, str)):
         return None
     return tuple(_ranged(dims, n) if isinstance(n, str) else n for n in shape)

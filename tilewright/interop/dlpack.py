@@ -1,8 +1,8 @@
 """Arrays of other libraries as NumPy arrays on the same memory, and back.
 
-`to_numpy` never copies, except conjugates that torch has not computed yet. What it cannot share it refuses: arrays on
-another device, sparse arrays, tensors that record gradients. Arrays on CUDA devices are left as they are: `on_cuda`
-states what they hold, and the programs that take them share their memory.
+`to_numpy` never copies, except conjugates that torch has not computed yet. Arrays that it cannot share are refused:
+arrays on another device, sparse arrays, tensors that record gradients. Arrays on CUDA devices are left as they are:
+`on_cuda` states what they hold, and the programs that take them share their memory.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def _library(kind: type) -> str:
 
 
 def converter(array: Any) -> Convert | None:
-    """What `to_numpy` reads an array with, where it knows the library that its type is of. It raises what `to_numpy`
-    does, and errors of the library's own."""
+    """The function with which `to_numpy` converts arrays of this type; None if the library of the type is unknown. It
+    raises what `to_numpy` does, and errors of the library's own."""
     return _converter(_kind_of(array))
 
 

@@ -82,7 +82,7 @@ def from_codes(coded: Coded) -> Tensor:
 
 @functools.cache
 def _all_numbers(storage: np.dtype[Any]) -> Tensor:
-    """What each pattern stands for."""
+    """The value of each bit pattern."""
     count = 1 << bits_of(storage)
     patterns = np.arange(count)
     if not is_integer(storage):

@@ -1,8 +1,9 @@
 """Fallbacks: the smaller plans of kernels whose buffers do not fit the memory of a thread block.
 
-Whether a kernel fits is known once all its buffers have an address. Where one does not, the program is compiled again
-with a smaller plan for it: the planner of a group halves its tiles once for each level, copies ahead take fewer stages
-and then none, and attention that does not fit in its smallest tiles is not fused. Kernels that fit keep their plans.
+The buffers of a kernel are known to fit once each has an address. If they do not, the program is compiled again with a
+smaller plan for that kernel: the planner of a group halves its tiles once for each level, copies ahead take fewer
+stages and then none, and attention that does not fit in its smallest tiles is not fused. Kernels that fit keep their
+plans.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     with cache.lock(key):
         path = cache.get(key) or cache.put(key, program.save, {"name": program.manifest.name})
 
-Each entry is a file, written whole under a name that nobody has, synced and renamed, then entered in an sqlite index,
-which alone states what is an entry. A process killed at any moment leaves at most a file without an entry, which
-`prune` sweeps. Several processes may use one directory. A cache that cannot be used costs events, never an error.
+Each entry is a file, written in full under a unique name, synced and renamed, then entered in an sqlite index, which
+alone states what is an entry. A process killed at any moment leaves at most a file without an entry, which `prune`
+sweeps. Several processes may use one directory. A cache that cannot be used costs events, never an error.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class CompileCache:
         """Let `write` write a temporary file and make it the entry; `record` must be serialisable as JSON. Without
         `sync` the reader must notice contents that were lost with the machine's power.
 
-        None when the cache cannot be written. What `write` raises, other than OSError, comes through.
+        None when the cache cannot be written. Exceptions of `write`, other than OSError, are passed on.
         """
         _check_key(key)
         if not self._index.is_writeable:

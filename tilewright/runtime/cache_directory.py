@@ -1,7 +1,7 @@
 """The directory of the compile cache: which one is ours, and which files in it are.
 
-A directory is ours when a marker file states it. A new directory, or an empty one that nobody else can enter, gets the
-marker; any other directory keeps its mode and its files, and the cache lives in a directory `tilewright` inside it.
+A directory is ours when a marker file states it. A new directory, or an empty one that no other user can enter, gets
+the marker; any other directory keeps its mode and its files, and the cache lives in a directory `tilewright` inside it.
 """
 
 from __future__ import annotations

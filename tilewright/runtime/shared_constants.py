@@ -1,8 +1,8 @@
 """Large constants of compiled programs: each is kept once in the compile cache, and mapped by all that have it.
 
 A constant's name states what it should hold: the digest of a captured array, and how that is packed. So the programs of
-one model, such as one that reads a prompt and one that adds a token, share their weights, on disk and in memory. What a
-program adds is one entry, a pack: its constants are adjacent, as near to each other as in a program's own file.
+one model, such as one that reads a prompt and one that adds a token, share their weights, on disk and in memory. A
+program adds its constants as one entry, a pack: they are adjacent, as near to each other as in a program's own file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class KeptConstant:
-    """A constant's contents, which nobody writes to, and the key of the pack that holds them and where, or nothing."""
+    """The read-only contents of a constant, and the key of the pack that holds them with their offset in it, or an
+    empty key."""
 
     content: Array
     key: str = ""

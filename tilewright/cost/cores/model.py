@@ -1,8 +1,9 @@
 """Cost model of programs for a grid of cores: predicted time, bounds and bottleneck.
 
-The threads of a core are followed one by one (`core_paths.py`), each as if the others were always ahead. Where a queue
-between a mover and what computes holds two steps, they overlap: the first step is filled, the slowest thread continues,
-and the last step is drained. Where it holds one they take turns. All cores share what moves pages of arrays.
+The threads of a core are followed one by one (`core_paths.py`), each as if the others were always ahead. If a queue
+between a data movement thread and compute holds two steps, they overlap: the first step is filled, the slowest thread
+continues, and the last step is drained. If it holds one, they alternate. All cores share the links and the memory that
+move pages of arrays.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _SENDS = (cores.MulticastOp, cores.SendOp)
 
 @dataclass(frozen=True)
 class KindCost:
-    """One kind of work. `tiles` and `cycles`: of all cores together; `unit`: which agent takes the cycles."""
+    """One kind of work. `tiles` and `cycles`: of all cores together; `unit`: the data movement thread, or the part of
+    compute (unpack, math, pack), that spends the cycles."""
 
     kind: str
     unit: str

@@ -1,7 +1,7 @@
-"""How long the threads of one core take, where they wait for nobody but themselves.
+"""Cycles of each thread of a core, as if it never waits for another thread.
 
-A thread is followed once, with the time up to which each of its agents has come; a loop that comes back to the same
-differences of these times repeats (`static_walk.py`). All times are whole cycles.
+A thread is followed once, with the time that each of its units has reached; a loop that returns to the same differences
+of these times repeats (`static_walk.py`). All times are whole cycles.
 """
 
 from __future__ import annotations

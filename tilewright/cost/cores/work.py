@@ -1,4 +1,4 @@
-"""What single operations of a program for a grid of cores take, in cycles of each agent of a core.
+"""Cycles that single operations of a program for a grid of cores take in each unit of a core.
 
 The numbers are those that the simulator counts: `tests/cores/test_core_model.py` holds them together.
 """
@@ -38,8 +38,8 @@ CONFIGURES = "configures"
 
 @dataclass(frozen=True)
 class ComputeWork:
-    """One run of an operation of the thread that computes: cycles of each agent, and what the matrix unit takes in:
-    `pages` that it works on, one after another, 0 where it has no part in it. `tiles`: how many the kind counts."""
+    """One run of an operation of the compute thread: cycles of unpack, math and pack, and `pages`, the number that the
+    matrix unit takes in one after another, 0 without it. `tiles`: the count of this kind."""
 
     kind: str
     tiles: int = 0

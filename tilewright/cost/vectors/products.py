@@ -200,8 +200,8 @@ def schedule_seconds(
 def _rows_afar_seconds(
     product: Product, rows: int, tile: MatmulTile, block: RegisterBlock, machine: Machine, threads: int
 ) -> float:
-    """What is added to reading a tile's rows for each panel where half of the third-level cache, which others use too,
-    has no room for the rows that threads are at."""
+    """Extra time to read a tile's rows again for each panel, if half of the third-level cache, which is shared with
+    other data, has no room for the rows in use by all threads."""
     left = rows * tile.depth * product.dtype.compute.itemsize
     sets = min(threads, -(-product.rows // rows) * product.batches)
     l3, dram = machine.memory("l3"), machine.memory("dram")
@@ -212,8 +212,8 @@ def _rows_afar_seconds(
 
 
 def _colliding_rows_seconds(product: Product, rows: int, columns: int, block: RegisterBlock, machine: Machine) -> float:
-    """What is added to reading a tile's rows for each panel where the rows of a register block are so far apart that
-    the first-level cache does not keep a line of each."""
+    """Extra time to read a tile's rows again for each panel, if the stride between the rows of a register block is so
+    large that the first-level cache does not keep a line of each."""
     height = even_split(rows, block.rows)
     kept = machine.memory("l1").lines_at(product.depth * product.dtype.compute.itemsize)
     missed = max(0.0, 1 - kept / height) * rows * product.depth * -(-columns // block.columns)
@@ -256,9 +256,9 @@ def right_seconds(
 
 
 def _panels_memory(nbytes: int, sets: int, machine: Machine) -> float:
-    """Bytes a second at which panels are read again for each tile, of which there are `sets` of `nbytes`: without end
-    where half of the second-level cache has room for one, from memory where a quarter of the third, which others use
-    too, has none for all."""
+    """Bytes a second at which panels are read again for each tile, of which there are `sets` of `nbytes`: infinite if
+    half of the second-level cache has room for one, from memory if a quarter of the third, which is shared with other
+    data, has no room for all."""
     if nbytes <= machine.memory("l2").bytes // 2:
         return math.inf
     l3 = machine.memory("l3")

@@ -1,8 +1,8 @@
 """Predicted time of a tiled reduction, and the tile with the lowest.
 
-Reduced dimensions come in two forms. Where the last dimension is kept, vectors of neighbouring results go down the
-rows, one chain of additions for each; where it is reduced, vectors run along the row and are added up at its end.
-A tile that has not all of what is reduced adds to running results, which costs a pass over them a step.
+Reduced dimensions have two forms. If the last dimension is kept, vectors of neighbouring results go down the rows, one
+chain of additions for each; if it is reduced, vectors run along the row and are added up at its end. A tile with a part
+of the reduced extent adds to running results, which costs a pass over them a step.
 
 The constants are cycles. They began as the least squares of the logarithms of about 4,000 measured times of 240 random
 reductions of f32 on two cores of an AVX-512 server (median error 15 %, rows along the last dimension 20 %);
@@ -199,7 +199,8 @@ def _spilled_part(reduction: Reduction, tile: tuple[int, ...], machine: Machine)
 
 
 def _column_lines_cycles(reduction: Reduction, last: int, rows: int, steps: int, far: bool, machine: Machine) -> float:
-    """What shows of reading the lines of so many rows of a tile, of `last` elements each."""
+    """Cycles of reading the cache lines of `rows` rows of a tile, of `last` elements each, that other work does not
+    hide."""
     item, pitch, line = reduction.dtype.itemsize, reduction.row_bytes, machine.memory("l2").line_bytes
     vectors = -(-last // machine.lanes(reduction.dtype))
     gap = pitch - last * item

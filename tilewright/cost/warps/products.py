@@ -212,7 +212,7 @@ def _most_stages(product: WarpProduct, tile: MatmulTile, machine: Machine) -> in
 
 
 def _is_fed_by_a_warp(product: WarpProduct, schedule: WarpSchedule) -> bool:
-    """Whether a warp of its own has the machine copy, while the others multiply asynchronously."""
+    """Whether a producer warp issues TMA copies while the other warps run asynchronous MMAs."""
     return schedule.family != MMA and product.piece_bytes % TENSOR_COPY_BYTES == 0
 
 
@@ -338,8 +338,9 @@ def _seconds(product: WarpProduct, schedule: WarpSchedule, machine: Machine) -> 
 
 
 def _seconds_of_bringing(product: WarpProduct, schedule: WarpSchedule, machine: Machine) -> float:
-    """What a matmul through registers waits for in each step, as no other stage is under way, but for what the blocks
-    next to it do: the operands from outside, then in shared memory, and instructions for each scattered element."""
+    """The exposed latency of a matmul whose operands pass through registers. No other stage is in flight, so only
+    neighbouring blocks hide it: loads of the operands from global memory, then from shared memory, and instructions for
+    each scattered element."""
     tile = schedule.tile
     shared, near = machine.memories[:2]
     blocks = ceil(product.rows / tile.rows) * ceil(product.columns / tile.columns) * product.batches

@@ -1,4 +1,4 @@
-"""What blocks under way together read from the memory beyond a chip's second-level cache, by the order of their tiles.
+"""Memory traffic of concurrent thread blocks beyond the second-level cache, by the order of their tiles.
 
 A block does a tile of a grid of `rows` x `columns`, and reads the panel of its row and that of its column: what all
 tiles of the row read of the left operand, and all of the column of the right one. `blocks` blocks run at once, in
@@ -6,8 +6,8 @@ waves, and move along the contracted dim together. So
 
     traffic = sum over waves of (distinct rows * row_bytes + distinct columns * column_bytes)
 
-bytes come from the memory: the cache serves all blocks of a wave that read the same panel, and holds nothing from one
-wave to the next, which is more than comes where panels are small. Where the cache has room for all panels, each comes
+bytes are read from memory: the cache serves all blocks of a wave that read the same panel, and holds nothing from one
+wave to the next, which overestimates the traffic of small panels. If the cache has room for all panels, each is read
 once:
 
     traffic = rows * row_bytes + columns * column_bytes
@@ -15,8 +15,8 @@ once:
 The best of a wave is nearly square in bytes: a group of g rows meets blocks / g columns, and g * row_bytes + blocks / g
 * column_bytes is least at g = sqrt(blocks * column_bytes / row_bytes).
 
-Where two blocks whose numbers follow each other may have one panel loaded to both, they do so in groups of an even
-number of rows that share columns, or in groups of one that share rows, and load so much less from the cache.
+If two blocks of consecutive ids may share a multicast panel, they do so in groups of an even number of rows that share
+columns, or in groups of one that share rows, and load so much less from the cache.
 """
 
 from __future__ import annotations

@@ -3,19 +3,19 @@
     program     the cores of a rectangle run the threads in it at once, each with queues and semaphores of its own
     queue       a circular buffer of pages in the memory of each core: reserve, push, wait, pop
     semaphore   a number in the memory of each core: set, increment, wait, multicast
-    thread      what one thread of every core runs: a mover (`reader`, `writer`) or `compute`
-    if          a choice by where a core is and which trip it is
+    thread      code of one thread of every core: data movement (`reader`, `writer`) or `compute`
+    if          a branch on a core's coordinates and on trips
 
     fetch  pad  put     pages of an array to a queue, what they have beyond the array, and from a queue to an array
-    fetch_rows put_rows the same of an array that is stored by rows
+    fetch_rows put_rows rows of an array that is stored by rows, to a queue and from a queue
     gather scatter      elements of an array to a queue, and from a queue to an array
-    rearrange          elements of a queue to other places of another one
-    multicast  send     pages of a queue to the same place of other cores, or of one
-    barrier             what the thread began to read, or to write, has come
-    generate            pages of numbers that depend on their place alone
+    rearrange          elements of a queue to other positions of another one
+    multicast  send     pages of a queue to the same address of other cores, or of one
+    barrier             reads, or writes, that the thread began are complete
+    generate            pages of numbers that depend on their position alone
 
     configure                 sets the state of a unit, which stays
-    registers                 who has the tile registers: acquire, commit, wait, release
+    registers                 ownership of the tile registers: acquire, commit, wait, release
     copy binary matmul reduce pages of queues to tile registers
     tilize untilize           rows in a queue to tile registers, and tile registers to rows in a queue
     map cast fold             tile registers to tile registers
@@ -27,10 +27,10 @@ array of rank 1 is a row. The coordinates of a page are those of the dims before
 An array may be stored by rows in DRAM, too: its pages are those of the last dim, and elements of it are named by the
 pages of tiles that they would be in.
 
-What a compute operation reads is counted from the front of a queue, in pages that were waited for; what `pack` and what
-movers write is counted from its back, in pages that were reserved. Maps take dims `d0...`, which an operation repeats
-over its `extents` (or `count`), and symbols `s0...`, its index operands. What a unit's state must be for an operation
-is `states_of`; nothing sets it but `configure`.
+Reads of compute operations count pages from the front of a queue, among those that were waited for; writes of `pack`
+and of data movement count from its back, among pages that were reserved. Maps take dims `d0...`, which an operation
+repeats over its `extents` (or `count`), and symbols `s0...`, its index operands. `states_of` gives the state of each
+unit that an operation needs; nothing sets it but `configure`.
 """
 
 from __future__ import annotations

@@ -240,7 +240,7 @@ class CastOp(RegisterOp):
 class FoldOp(RegisterOp):
     """Each register from `slot` on is reduced by `fn` (add, maximum, minimum) in the type `dtype`, without a loss,
     along its rows (`row`: the results are in its first column) or its columns (`column`: in its first row), by the
-    vector unit. What else it holds then is undefined."""
+    vector unit. Its other elements are undefined after that."""
 
     name = "cores.fold"
     fn = prop_def(StringAttr)

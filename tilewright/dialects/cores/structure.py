@@ -307,7 +307,7 @@ class QueueStepOp(CoreOp):
 
 @irdl_op_definition
 class ReserveOp(QueueStepOp):
-    """Go on when so many pages at the back are free."""
+    """Continue when so many pages at the back are free."""
 
     name = "cores.reserve"
 
@@ -321,7 +321,7 @@ class PushOp(QueueStepOp):
 
 @irdl_op_definition
 class WaitOp(QueueStepOp):
-    """Go on when so many pages at the front are full."""
+    """Continue when so many pages at the front are full."""
 
     name = "cores.wait"
 
@@ -358,7 +358,7 @@ class SemaphoreIncrementOp(MoverOp):
 
 @irdl_op_definition
 class SemaphoreWaitOp(MoverOp):
-    """Go on when the core's own number is `value`, exactly, or with `at_least` that or more."""
+    """Continue when the core's own number is `value`, exactly, or with `at_least` that or more."""
 
     name = "cores.semaphore_wait"
     semaphore = operand_def(SemaphoreType)

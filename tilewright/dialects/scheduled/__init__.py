@@ -144,8 +144,8 @@ class StageOp(PlainOp):
 class CopyOp(PlainOp):
     """`destination[d] = source[map(d, symbols)]`, zero outside of the source, some time before a wait that covers the
     group of the copy: until then the destination is undefined, and its threads continue. `layout` states which thread
-    copies what: neighbouring registers together. Nothing is copied where `trip(symbols) >= trips`. What is copied is
-    seen by what works asynchronously after a `fence`."""
+    copies what: neighbouring registers together. Nothing is copied where `trip(symbols) >= trips`. The copied data is
+    visible to asynchronous operations after a `fence`."""
 
     name = "scheduled.copy"
     source = operand_def(tile.RefType)

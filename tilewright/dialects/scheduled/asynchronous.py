@@ -56,8 +56,8 @@ class MbarrierOp(PlainOp):
 @irdl_op_definition
 class ArriveOp(PlainOp):
     """One arrival at barrier `number(symbols)` by each warpgroup that runs it, or by a warp where there is no group of
-    four. Earlier writes of its threads are visible to waiters of the phase. None unless `0 <= trip(symbols)`. Where it
-    is `everywhere`, at the barrier of that number of each block of the cluster."""
+    four. Earlier writes of its threads are visible to waiters of the phase. None unless `0 <= trip(symbols)`. With
+    `everywhere`, at the barrier of that index in each block of the cluster."""
 
     name = "scheduled.arrive"
     mbarrier = operand_def(tile.RefType)

@@ -180,9 +180,9 @@ class TensorMmaOp(PlainOp):
 
 @irdl_op_definition
 class MmaCommitOp(PlainOp):
-    """One arrival at barrier `number(symbols)` when all MMAs that this thread began before have been done. Who waits
-    for the phase knows that, and nothing else of what the thread did. Of several warps the first has begun them, and
-    commits. Where it is `everywhere`, at the barrier of that number of each block of the cluster."""
+    """One arrival at barrier `number(symbols)` upon completion of all MMAs that this thread issued before. A waiter for
+    the phase knows of these MMAs, and of no other effects of the thread. Of several warps the first has issued them,
+    and commits. With `everywhere`, at the barrier of that index in each block of the cluster."""
 
     name = "scheduled.mma_commit"
     mbarrier = operand_def(tile.RefType)

@@ -78,7 +78,7 @@ def reshaped(axes: Axes, sizes: Sequence[Sizes], result: Sequence[Sizes]) -> Axe
     """The axes of a row-major reshape of an array of `sizes` to `result`.
 
     Raises:
-        NotUniform: what is real would be no product of ranges.
+        NotUniform: the real elements would be no cross-product of ranges.
     """
     left = [factor for axis, size in zip(axes, sizes, strict=True) for factor in ((size,) if axis is None else axis)]
     if any(0 in factor for factor in left):

@@ -44,7 +44,7 @@ class _Polynomials:
 
     @staticmethod
     def through(values: Sequence[Sequence[int]], points: Sequence[Point]) -> _Polynomials:
-        """The polynomials that have `values[k]` at `points[k]`: affine where that is enough, else with products.
+        """The polynomials that have `values[k]` at `points[k]`: affine if that is enough, else quadratic.
 
         Raises:
             NotUniform: there are no such ones with integer coefficients.

@@ -1,9 +1,9 @@
 """From a family of traces to one program of the largest sizes that takes the real ones as arguments.
 
 Each value of the trace becomes a padded one: real elements in front along each axis (see `axes`), anything after them.
-Where an operation would read what is after (a reduction, a contraction, a window), it is replaced there by a neutral
-element: a select on positions below the real size. A value that was so masked stays masked for those who read it later,
-and what is known of its padding is kept in `fills`, so that one mask serves a whole softmax.
+An operation that would read the padding (a reduction, a contraction, a window) reads a neutral element there instead: a
+select on positions below the real size. A value that was so masked stays masked for later readers, and the known
+contents of its padding are kept in `fills`, so that one mask serves a whole softmax.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Step:
         return self.fixed(key)
 
     def check_attributes(self) -> None:
-        """Refuse attributes that depend on sizes and that nobody looked at."""
+        """Refuse attributes that depend on sizes and that no rule has read."""
         for key in self.node.attributes:
             if key not in self._asked:
                 self.fixed(key)

@@ -239,7 +239,7 @@ def _clipped(number: int, dtype: DType) -> int:
 
 @rule("dynamic_update_slice")
 def _dynamic_update_slice(builder: Builder, step: Step) -> list[Padded]:
-    """Where an update of a size of the call is shorter than its target, what is after it is written back."""
+    """An update that is shorter than its target, by a size of the call: elements after the update are written back."""
     state, update, *starts = _states(builder, step)
     source, part = step.sizes(step.operands[0]), step.sizes(step.operands[1])
     axes: list[Axis] = []

@@ -1,6 +1,6 @@
 """Values that must be known while a program is traced: shapes, axes, paddings.
 
-A traced array is evaluated backwards by the NumPy semantics of the primitives. Where that reaches inputs of the model,
+A traced array is evaluated backwards by the NumPy semantics of the primitives. If that reaches inputs of the model,
 `StaticInputsNeeded` names them: the caller binds them by value and traces again.
 """
 

@@ -66,7 +66,8 @@ class Scope:
 
 @dataclass
 class Work:
-    """What was traced so far for one program: nodes of the model, each time they are, and operations made of them."""
+    """A count of the work traced so far for one program: nodes of the model, each time they are traced, and operations
+    made of them."""
 
     done: int = 0
 

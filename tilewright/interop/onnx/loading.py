@@ -95,8 +95,8 @@ def standard_domain(domain: str | bytes) -> str:
 
 
 def attributes_of(node: Proto, folder: Path | None, outer: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Attributes by name, as numbers, text, tuples, arrays and `GraphProto`s. Those of a function's body may stand for
-    what its caller gave, `outer`."""
+    """Attributes by name, as numbers, text, tuples, arrays and `GraphProto`s. Attributes in a function's body may refer
+    to attributes of its caller, `outer`."""
     found: dict[str, Any] = {}
     for attribute in node.attribute:
         if not attribute.ref_attr_name:
@@ -107,7 +107,7 @@ def attributes_of(node: Proto, folder: Path | None, outer: Mapping[str, Any] | N
 
 
 def attribute_value(attribute: Proto, folder: Path | None) -> Any:
-    """What one `AttributeProto` holds; the message itself where it holds something else."""
+    """The contents of one `AttributeProto`; the message itself if it is of another kind."""
     kinds = attribute.AttributeType
     kind = attribute.type
     if kind == kinds.FLOAT:

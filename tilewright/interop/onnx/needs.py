@@ -1,7 +1,7 @@
-"""What a model needs: operators that are known, and nodes that no compiled program can hold.
+"""Requirements of a model: operators that are known, and nodes that no compiled program can hold.
 
-A program has arrays of numbers, whose sizes are known when it is compiled. What has strings, or results whose sizes
-depend on data, runs on the host, as do operators that nothing here computes but the package `onnx` does.
+A program has arrays of numbers, whose sizes are known when it is compiled. Nodes with strings, or with results whose
+sizes depend on data, run on the host, as do operators that only the package `onnx` computes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A model that no one program can hold: compiled parts, and nodes on the host between them.
 
-A part takes every node that does not depend on a later host node, so that there are as few parts as possible. What
-depends on constants alone belongs to each part that reads it, which may then compile for its contents.
+A part takes every node that does not depend on a later host node, so that there are as few parts as possible. Nodes
+that depend on constants alone belong to each part that reads them, which may then compile for their contents.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Parts:
 
     @property
     def host_nodes(self) -> tuple[str, ...]:
-        """What runs on the host, and why, in order."""
+        """The nodes that run on the host, and why, in order."""
         return tuple(text for step in self._steps for text in step.texts)
 
     @property
@@ -159,8 +159,8 @@ class Parts:
         return self._constants.get(name)
 
     def _last_reads(self, stages: Sequence[_Stage]) -> dict[str, int]:
-        """The last place at which each value is read other than by the part that makes it: twice the number of a stage
-        for its part, one more for the host nodes after it."""
+        """The last position at which each value is read other than by the part that makes it: twice the stage index for
+        the stage's part, one more for the host nodes after it."""
         nodes, last = self._graph.node, dict[str, int]()
         for n, stage in enumerate(stages):
             own = {name for place in stage.nodes for name in nodes[place].output}
@@ -195,7 +195,7 @@ class _Values:
     constant: Callable[[str], Any]
 
     def of(self, names: Iterable[str]) -> dict[str, Any]:
-        """Those of some names that there are."""
+        """The values of the given names that exist."""
         found: dict[str, Any] = {}
         for name in names:
             if name in self.known:

@@ -48,7 +48,7 @@ def evaluated(model: Proto) -> Callable[[Mapping[str, Any]], list[Any]]:
 
 @functools.cache
 def _evaluator() -> type[Any]:
-    """The class of evaluators. Those of bodies and functions are made by the class of the one around."""
+    """The class of evaluators. Evaluators of bodies and functions are made by the class of the enclosing one."""
     base: type[Any] = importlib.import_module("onnx.reference").ReferenceEvaluator
 
     class Bounded(base):

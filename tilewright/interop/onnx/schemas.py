@@ -1,4 +1,4 @@
-"""What is written about a node: what it reads, and what defines its operator."""
+"""Schemas of a node: the inputs that it reads, and the definition of its operator."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _STRUCTURE = re.compile(r"[^\[\],]+")
 
 
 class Malformed(Exception):
-    """What is wrong with a constant."""
+    """An error in a constant."""
 
 
 def scalar(token: str, storage: np.dtype[Any]) -> Any:

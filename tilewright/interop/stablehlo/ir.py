@@ -1,4 +1,4 @@
-"""What a text of StableHLO states: functions of operations on values that have names."""
+"""The contents of a StableHLO text: functions of operations on named values."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Function:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What exporters call its results."""
+        """The names that exporters give its results."""
         return tuple(str(found.get("jax.result_info", "")) for found in self.result_attributes)
 
 

@@ -109,7 +109,7 @@ class StableHloModel:
         return results[0] if len(results) == 1 else tuple(results)
 
     def _own(self, x: Array) -> Array:
-        """What the device that runs the program has of an argument."""
+        """The part of an argument on the device that runs the program."""
         return reshape(one_for_each(self.devices, x.ndim).part(x), x.shape[1:])
 
     def _of_all(self, x: Array) -> Array:

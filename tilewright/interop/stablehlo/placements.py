@@ -35,14 +35,14 @@ _TILES = re.compile(
 
 
 def moved(x: Value, function: Callable[[Array], Array]) -> Value:
-    """What a function that only moves elements makes of an array, or of bit patterns."""
+    """Apply a function that only moves elements to an array, or to bit patterns."""
     return Coded(function(x.codes), x.storage) if isinstance(x, Coded) else function(x)
 
 
 @dataclass(frozen=True)
 class Placement:
-    """`devices` has the number of each device of the program once: one dim for each dim of the array, of as many parts,
-    and a last one for those that hold copies."""
+    """`devices` has the id of each device of the program once: one dim for each dim of the array, of as many parts, and
+    a last one for those that hold copies."""
 
     devices: Tensor
 

@@ -34,7 +34,7 @@ Form = Callable[["Reader", str], "Parsed"]
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What the text states about one operation after its name."""
+    """The parts of an operation's text after its name."""
 
     operands: Sequence[str]
     types: Sequence[TensorType]

@@ -1,4 +1,4 @@
-"""What regions over scalars compute, as far as it has a name here."""
+"""Functions that regions over scalars compute, as far as they have a name here."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Expressions:
         return found
 
     def values(self, block: Block, arguments: Sequence[int]) -> dict[str, int] | None:
-        """What each name in a region stands for; None where it uses regions, or values from outside."""
+        """The expression of each name in a region; None if it uses regions, or values from outside."""
         scope = dict(zip(block.arguments, arguments, strict=True))
         for operation in block.operations[:-1]:
             if operation.regions or len(operation.results) != 1 or any(o not in scope for o in operation.operands):
@@ -86,7 +86,7 @@ class Expressions:
         return scope if all(o in scope for o in block.operations[-1].operands) else None
 
     def results(self, block: Block, arguments: Sequence[int]) -> tuple[int, ...] | None:
-        """What a region gives for arguments; None where `values` is."""
+        """The expressions of a region's results for arguments; None if `values` gives None."""
         scope = self.values(block, arguments)
         return None if scope is None else tuple(scope[o] for o in block.operations[-1].operands)
 

@@ -84,7 +84,7 @@ class Node:
 
     @property
     def regions(self) -> tuple[Block, ...]:
-        """Its regions."""
+        """The regions of the operation."""
         return self.operation.regions
 
     def get(self, name: str, default: Any = _MISSING) -> Any:

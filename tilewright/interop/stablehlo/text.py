@@ -130,7 +130,7 @@ class Cursor:
 
     @contextlib.contextmanager
     def nested(self) -> Generator[None]:
-        """What is read inside is one level deeper.
+        """Count one level of nesting while the context is open.
 
         Raises:
             ModelFileError: it is too deep.
@@ -142,7 +142,7 @@ class Cursor:
         self._depth -= 1
 
     def placed(self, error: TilewrightError, at: int) -> TilewrightError:
-        """The same error, saying the line."""
+        """An error with the line added to its message."""
         error.message = f"line {self.line(at)}: {error.message}"
         error.args = (error.message,)
         return located(error)

@@ -192,7 +192,7 @@ def check_program(module: Module, main: Function) -> None:
 
 
 def _unsupported(operation: Operation) -> str:
-    """What the text needs that has no rule; nothing where it has."""
+    """The name of an operation or custom call that has no rule; empty if it has one."""
     if operation.name == "stablehlo.custom_call":
         target = operation.attributes.get("call_target_name")
         return "" if target in TARGETS else f"custom call `{target}`"

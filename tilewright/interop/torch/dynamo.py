@@ -23,7 +23,7 @@ Compiled = Callable[[list[Any]], Any]
 
 @dataclass(frozen=True)
 class BackendOptions:
-    """What `torch.compile(..., options=...)` takes. `fallback` states what becomes of operators that have no rule:
+    """Options of `torch.compile(..., options=...)`. `fallback` selects the treatment of operators that have no rule:
     "torch" runs them there, "error" refuses the graph. `target` is as `tw.jit` has it."""
 
     fallback: str = "torch"

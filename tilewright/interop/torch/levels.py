@@ -83,11 +83,11 @@ def donations_of(module: GraphModule, levels: Mapping[FxNode, int], wanted: set[
 
 
 def is_view(node: FxNode) -> bool:
-    """Whether a node gives another view of its first operand's memory, or is a part of such a list of views. Where a
-    result of a program is one, torch makes it without a copy; it has the strides and the offset of eager torch then, by
+    """Whether a node gives another view of its first operand's memory, or is a part of such a list of views. Torch
+    makes a result of a program that is one without a copy; it has the strides and the offset of eager torch then, by
     which AOTAutograd finds views of inputs again.
 
-    What `as_strided` reads is in memory where eager torch has it for inputs alone.
+    Only inputs have the memory layout of eager torch, so `as_strided` of another value does not count.
     """
     if node.target is operator.getitem:
         return isinstance(node.args[0], fx.Node) and is_view(node.args[0])

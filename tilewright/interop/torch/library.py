@@ -100,7 +100,7 @@ def _parameters(tensors: Sequence[str], static: dict[str, Any]) -> str:
 
 
 def _fake(function: Kernel | JitFunction, tensors: Sequence[str], names: Iterable[str]) -> Callable[..., Any]:
-    """What gives results without contents for tensors without contents."""
+    """A function from fake tensors to fake results."""
 
     def fake(*given: Any, **named: Any) -> Any:
         args, static = given[: len(tensors)], dict(zip(names, given[len(tensors) :], strict=False)) | named

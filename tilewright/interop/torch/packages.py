@@ -1,4 +1,4 @@
-"""The package `torch`, which is optional. What it gives is typed as `Any`: its own types leave too much open."""
+"""The package `torch`, which is optional. Its objects are typed as `Any`: its own types leave too much open."""
 
 from __future__ import annotations
 

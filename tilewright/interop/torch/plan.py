@@ -302,7 +302,7 @@ def _copy(target: TorchTensor, source: TorchTensor) -> tuple[TorchTensor]:
 
 
 def _needed(outputs: Sequence[FxNode], among: set[FxNode]) -> set[FxNode]:
-    """What outputs depend on, themselves included."""
+    """The nodes that outputs depend on, themselves included."""
     found: set[FxNode] = set()
     pending = [*outputs]
     while pending:

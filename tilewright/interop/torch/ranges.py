@@ -422,7 +422,7 @@ def _sample_points(least: Point, largest: Point, called: Point) -> list[Point]:
 
 
 def work_of(module: GraphModule) -> float:
-    """An estimate of what a graph costs, in elements read and written: products count by their multiplications too."""
+    """An estimate of a graph's cost, in elements read and written; matmuls also count their multiplications."""
     return sum(_work_of_node(node) for node in module.graph.nodes if node.op == "call_function" and not is_view(node))
 
 

@@ -93,7 +93,7 @@ def find_rule(target: Any) -> Rule | None:
 
 
 def name_of(target: Any) -> str:
-    """What a target of a node is called: "aten.add.Tensor", "builtins.getitem"."""
+    """The name of a node's target: "aten.add.Tensor", "builtins.getitem"."""
     if hasattr(target, "_schema") or isinstance(target, str):
         return str(target)
     module = getattr(target, "__module__", None) or ""

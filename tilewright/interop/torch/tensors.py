@@ -61,7 +61,7 @@ def has_dtype(theirs: Any) -> bool:
 
 
 def default_float() -> DType:
-    """What integers become where a result is of floats."""
+    """The type to which integers are converted in operations with a float result."""
     return dtype_of(torch.get_default_dtype())
 
 

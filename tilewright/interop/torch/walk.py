@@ -38,7 +38,7 @@ def is_tensor(value: object) -> bool:
 
 
 def value_of(node: FxNode) -> Any:
-    """What is known of a node's value: fake tensors, numbers, or a graph."""
+    """The known description of a node's value: fake tensors, numbers, or a graph."""
     value = node.meta.get("val")
     if value is None and node.op == "get_attr":
         return attribute_of(node.graph.owning_module, node.target)
@@ -81,7 +81,7 @@ def parts_of(value: Any) -> Sequence[Any]:
 
 
 def attribute_of(module: GraphModule, path: str) -> Any:
-    """What `get_attr` of a dotted path gives."""
+    """The attribute at a dotted path."""
     found = module
     for name in path.split("."):
         found = getattr(found, name)
@@ -228,7 +228,7 @@ class Support:
 
 
 def _form(node: FxNode) -> Any:
-    """What tracing a node depends on, as a key."""
+    """A key of all that tracing a node depends on."""
     args, kwargs = fx.map_arg((node.args, node.kwargs), _described_node)
     return node.target, repr((args, kwargs)), _described_node(node)
 

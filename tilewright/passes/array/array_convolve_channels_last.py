@@ -1,11 +1,11 @@
 """Transpose convolutions to channels-last, for machines whose vectors run along the last dim of an array.
 
-A convolution is a matmul of windows of the image with the weights, and both have the channels, and with them a row of
-the window, side by side: the windows are a view of the padded image, which the matmul reads in place. Where each
-channel has weights of its own, the channels fill the vectors, and the sum over the window's positions is written out.
-What follows is computed with channels last too, until something needs the order of dims that the program has. Where the
-window is as large as the image, as in gradients of weights, images are last instead, and rows of a matmul. All of this
-is done where it is predicted to be faster than a matmul for each row of the result, channels first.
+A convolution is a matmul of image windows with the weights. With channels last, the channels of a window's row are
+contiguous in both operands: the windows are a view of the padded image, which the matmul reads in place. A depthwise
+convolution fills vectors with channels instead, and its sum over the window's positions is unrolled. Later operations
+keep channels last as well, up to the first one that needs the program's order of dims. If the window is as large as the
+image, as in gradients of weights, images are the last dim instead, and rows of a matmul. The pass rewrites a
+convolution if this is predicted to be faster than a matmul per row of the result, channels first.
 
 Before:
     func.func @main(%x: tensor<1x8x12x11xf32>, %w: tensor<16x8x1x2xf32>) -> tensor<1x16x12x10xf32> {

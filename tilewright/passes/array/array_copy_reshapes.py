@@ -1,7 +1,8 @@
 """Put reshapes of paged arrays into copy kernels: a reshape that is a view of a linear array moves elements between
 pages.
 
-Transposes next to such a reshape go with it: heads that are split from rows and turned to the front are copied once.
+Transposes next to such a reshape move into its kernel: attention heads that are split from rows and transposed to the
+front are copied once.
 
 Before:
     func.func @main(%x: tensor<64x128xf32>) -> tensor<2x64x64xf32> {

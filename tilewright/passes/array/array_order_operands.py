@@ -1,9 +1,9 @@
 """Transpose matmul operands to be contiguous along the depth, if that is predicted to save time.
 
-Instructions that multiply operands of 8 or 32 bits take them along the contracted dimension, and copies next to them
-begin at multiples of some bytes. What is otherwise passes through registers, element by element. A large matmul reads
-each element many times: a kernel of its own that lays it out once, with zeros at the end of its rows, costs less.
-Predicted times of both are in the remark.
+MMA instructions on operands of 8 or 32 bits read them along the contracted dimension, and asynchronous copies begin at
+multiples of some bytes. Operands in another layout pass through registers, element by element. A large matmul reads
+each element many times, so a separate kernel that lays the operand out once, with zeros at the end of its rows, costs
+less. Predicted times of both are in the remark.
 
 Before:
     func.func @main(%x: tensor<32x4094xi8>, %w: tensor<4094x32xi8>) -> tensor<32x32xi32> {
@@ -86,7 +86,8 @@ class _Order:
 
 
 def _may_be_ordered(op: array.ContractOp, machine: Machine) -> bool:
-    """Whether warps multiply the operands as they are, along one contracted dimension, and both are arrays."""
+    """Whether MMA instructions take the operands without a conversion, both are arrays, and one dimension is
+    contracted."""
     types = [array_type(operand) for operand in op.operands]
     if any(type.dtype.itemsize == 2 or 0 in type.shape for type in types):
         return False
@@ -136,7 +137,8 @@ def _contracted(op: array.ContractOp, operand: int) -> int:
 
 
 def _moving_seconds(unit: Unit, op: array.ContractOp, operand: int, depth: int) -> float:
-    """The time to lay an operand out: it is read and written, by a kernel of its own. What is known is laid out now."""
+    """The predicted time of the kernel that reads an operand and writes it in the new layout. Constants are laid out at
+    compile time."""
     if isinstance(op.operands[operand].owner, array.ConstantOp):
         return 0.0
     type, machine = array_type(op.operands[operand]), unit.machine
@@ -146,8 +148,8 @@ def _moving_seconds(unit: Unit, op: array.ContractOp, operand: int, depth: int) 
 
 
 def _lay_out(unit: Unit, block: Block, op: array.ContractOp, operand: int, depth: int) -> None:
-    """An operand whose contracted dim is the last one of an array, padded to some depth. What is known is laid out now,
-    the rest by a kernel."""
+    """Replace an operand by an array whose last dim is the contracted one, padded to `depth`: a constant at compile
+    time, another operand by a kernel."""
     value, dim = op.operands[operand], _contracted(op, operand)
     rank, missing = array_type(value).rank, depth - _depth(op, operand)
     order = (*(other for other in range(rank) if other != dim), dim)

@@ -101,8 +101,8 @@ def _source(value: SSAValue, dim: int) -> tuple[SSAValue, int]:
 
 
 def _split_dim(op: Operation, value: SSAValue, dim: int, parts: int) -> SSAValue:
-    """The array with a dim cut into parts and what is in each. What a transpose reads is cut before it, since reshapes
-    are of arrays in memory."""
+    """The array with a dim split into `parts` and the extent of each part. The operand of a transpose is split before
+    the transpose, since reshapes are of arrays in memory."""
     source, source_dim = _source(value, dim)
     type = array_type(source)
     shape = (*type.shape[:source_dim], parts, type.shape[source_dim] // parts, *type.shape[source_dim + 1 :])

@@ -1,11 +1,11 @@
 """Update an array in place if no later operation reads its previous contents.
 
-Elsewhere an update makes a new array, in a loop over all of its elements. The arrays that are written over: donated
+Elsewhere an update makes a new array, in a loop over all of its elements. The arrays that are updated in place: donated
 inputs on the way to the output that takes their memory, arrays that a `while` carries on the way back to their
-position, results of matmuls, of control flow, of ordered operations and of earlier updates. What elementwise operations
-compute is left to them: they store the updated array as fast as their own. A hint only: the memory plan decides when
-the order of all kernels is known, and what it refuses is copied first. After the matmuls and before the loops, which
-would take the updates.
+position, results of matmuls, of control flow, of ordered operations and of earlier updates. Results of elementwise
+operations are excluded: their kernels store the updated array as fast as their own. The group is a hint: the memory
+plan decides when the order of all kernels is known, and copies the arrays that it refuses. The pass runs after the
+matmuls are grouped and before the loops, which would fuse the updates.
 
 Before:
     func.func @main(%x: tensor<64xf32>, %update: tensor<2xf32>, %start: tensor<i64>) -> tensor<64xf32> {
@@ -105,8 +105,8 @@ def _comes_from(value: SSAValue, op: array.ArrayOp) -> bool:
 
 
 def _views(block: Block, op: array.ArrayOp) -> Iterable[Operation]:
-    """Index maps that the update takes in. Those of the updated array are stored first: they would be read while it is
-    written."""
+    """Index maps that are fused into the update. Views of the updated array are stored before it: the kernel would read
+    them while it overwrites them."""
     root = storage(op.operands[0])
     for operand in op.operands[1:]:
         views = inline_closure([operand], block)

@@ -136,7 +136,8 @@ def _causal(condition: SSAValue, choice: array.MapOp | None) -> Causal | None:
 
 
 def _distance(condition: SSAValue) -> _Position | None:
-    """What is at most 0 where a condition holds, a comparison of positions maybe seen through views."""
+    """An affine function of positions that is at most 0 where the condition holds. The condition is a comparison of
+    positions, maybe under views."""
     around: list[Operation] = []
     op = condition.owner
     while isinstance(op, array.ArrayOp) and len(op.operands) == 1 and not _compares(op):
@@ -179,7 +180,7 @@ def _position(value: SSAValue) -> _Position | None:
 
 
 def _computed(value: SSAValue, found: Mapping[SSAValue, _Position | None]) -> _Position | None:
-    """The same without regard to its type, given the positions of what it is computed from."""
+    """The position that a value holds, from the positions of its operands, without a check of the value's type."""
     op, rank = value.owner, array_type(value).rank
     if isinstance(op, array.IotaOp):
         axis = op.attributes_of()["axis"]

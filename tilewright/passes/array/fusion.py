@@ -35,8 +35,8 @@ def is_inline(op: Operation) -> bool:
 
 
 def inline_closure(values: Iterable[SSAValue], block: Block) -> list[Operation]:
-    """The inline operations of a block that lead to the given values, producers first. Those of enclosing blocks are
-    stored there."""
+    """The inline operations of a block that lead to the given values, producers first. Values of enclosing blocks are
+    stored there and end the search."""
 
     def inline_owners(values: Iterable[SSAValue]) -> list[Operation]:
         owners = [value.owner for value in values]

@@ -1,4 +1,4 @@
-"""What splitting long sums has in common: equal parts, and the reduction that adds the parts up."""
+"""Shared parts of passes that split long sums: equal parts, and the reduction that adds the parts up."""
 
 from __future__ import annotations
 

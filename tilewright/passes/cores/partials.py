@@ -48,7 +48,7 @@ class Shared:
 
     @property
     def part(self) -> AffineExpr:
-        """The number of a core among those that share its loop."""
+        """The index of a core among those that share its loop."""
         rows, columns = self.split.parts
         return plus(times(remainder(_ROW, rows), columns), remainder(_COLUMN, columns))
 

@@ -67,8 +67,9 @@ class Dealt:
 
 
 def deal_points(kernel: tile.KernelOp, grid: CoreGrid, split: Split | None = None) -> Dealt:
-    """Points of a matmul go by rows and columns of cores, so that cores of a row or column read the same operand; other
-    points go to the cores in a line. Where several cores share a point, each has a part of one."""
+    """Assign grid points to cores. Points of a matmul are dealt by rows and columns of cores, so that cores of a row
+    or column read the same operand; other points are dealt in sequence. Cores that share a point each have one part
+    of it."""
     shape = kernel.grid_shape
     if split is not None:
         cores = split.points[0] * split.parts[0], split.points[1] * split.parts[1]
@@ -110,8 +111,8 @@ def _is_counted(op: tile.StoreOp, total: Sum) -> bool:
 
 
 def _in_a_line(shape: tuple[int, ...], grid: CoreGrid, is_even: bool) -> Dealt:
-    """Where `is_even` all cores have as many points, the last ones beyond the last point, where nothing is: they take
-    part in what all cores do together."""
+    """Deal points in sequence. If `is_even`, all cores have the same number of points, with empty ones after the last
+    point: their cores still take part in steps that all cores do together."""
     points = prod(shape)
     each = -(-points // (grid.rows * grid.columns))
     used = -(-points // max(1, each))

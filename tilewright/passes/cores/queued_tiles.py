@@ -88,7 +88,7 @@ class QueuedTiles(LoadedTiles):
         return Form(mine[0].rows, mine[0].columns) if mine else self.natural(value)
 
     def natural(self, value: SSAValue) -> Form:
-        """The form in which a tile comes without being turned around."""
+        """The form in which a tile is made without a transpose."""
         for needed in producers_first([value], self._shaping_operand, self.forms):
             shape = array_type(needed).shape
             self.forms[needed] = default_form(shape)  # where a loop's tile depends on itself
@@ -449,7 +449,7 @@ def pieces_of(op: tile.SliceOp | tile.ConcatOp | tile.ReshapeOp) -> list[Piece]:
 
 
 def _two_ways(form: Form) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The dims along rows and columns, and those of the pages turned around."""
+    """The dims along rows and columns, and those of the transposed pages."""
     return (form.rows, form.columns), (form.columns, form.rows)
 
 

@@ -44,7 +44,7 @@ class Reduction:
         return -(-size // TILE) if dim in (self.held.form.rows, self.held.form.columns) else size
 
     def page(self, result: AffineExpr, term: AffineExpr) -> AffineExpr:
-        """The number of a page, by those of the result and of the term."""
+        """The index of a page, from the indices of the result's page and of the term."""
         form, rank = self.held.form, self.held.type.rank
         order = [*form.outer(rank), *(d for d in (form.rows, form.columns) if d != ABSENT)]
         places: dict[int, AffineExpr] = {}
@@ -63,7 +63,7 @@ class Reduction:
 
 
 def lines_left(reduction: Reduction, dtype: DType) -> ArrayType:
-    """What is left of a tile when its pages are combined, in some type: lines of one page along the reduced dims."""
+    """The type of a tile after its pages are combined: the reduced dims have the extent of one page."""
     form, type = reduction.held.form, reduction.held.type
     along = (form.rows, form.columns)
     shape = tuple(

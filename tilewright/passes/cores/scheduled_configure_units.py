@@ -1,7 +1,7 @@
 """Insert the unit configurations of a core, as few as the order of its operations allows.
 
-A state stays until it is changed. Where all that a loop needs of a unit is one state, it is set before the loop; where
-a loop ends as it begins, it is set before its first trip only.
+A state stays until it is changed. If a loop needs one state of a unit only, the state is set before the loop; if a loop
+ends in the state in which it begins, it is set before its first trip only.
 
 The matrix unit's states for a reduction and for rows that become tiles are states of pack, too: it masks edges, or goes
 through tiles with strides of its own, for the format that it has. So the format is set before them, and they are set

@@ -1,9 +1,9 @@
 """Compute the epilogue of a matmul in tile registers during its last trips, and write the result block by block.
 
-Sums of a matmul are added up in pages, trip by trip. What follows reads them back, and begins when all of them are
-there; so does the writer. Here the last trips take what those before them have left, add their own matmuls in the
-registers, compute there what follows, and pass on each block that is done. Where trips are short, so that the first one
-begins early, those between the first and the last ones are done several at a time: queues have room for them.
+Sums of a matmul are accumulated in pages, trip by trip. The epilogue reads them back after the last trip, and the
+writer starts later still. This pass lets the last trips read the partial sums, add their own matmuls in the registers,
+compute the epilogue there, and push each block when it is complete. If trips are short, so that the first one begins
+early, the trips between the first and the last ones are done several at a time, for which queues have room.
 
 Before:
     func.func @main(%0: tensor<32x64xbf16>, %1: tensor<64x64xbf16>) -> tensor<32x64xbf16> {
@@ -520,8 +520,7 @@ def _writers(finish: Finish, trips: ProductTrips, grid: CoreGrid) -> dict[SSAVal
 
 
 def _put_of(finish: Finish, queue: SSAValue) -> cores.PutOp | None:
-    """What writes the pages of the section in a queue, and does nothing else between waiting for them and giving them
-    back."""
+    """The write of a section's pages in a queue, if its thread only waits for them, writes them and pops them."""
     users = {use.operation for use in queue.uses}
     packs = {op for root in finish.sums[0].section for op in root.walk() if isinstance(op, cores.PackOp)}
     moved = users - packs - {*_steps_of(queue)}

@@ -1,9 +1,9 @@
 """Keep arrays in L1 between kernels, if that saves time and L1 has room.
 
-What a kernel makes and others read is best with the cores that make it, or those that read it: it takes no time of DRAM
-then, and none of the network where both are the same. Of each array the placement that takes the least cycles is looked
-for; arrays that save most for their bytes come first, until queues and arrays fill a core's memory. Those that have no
-room are left in DRAM.
+An array between kernels is best stored in the L1 of the cores that write it or of those that read it: it takes no DRAM
+time, and no network time if both are the same. For each array the pass searches the placement of the fewest cycles;
+arrays that save most per byte come first, until queues and arrays fill a core's memory. The remaining arrays stay in
+DRAM.
 
 Before:
     func.func @main(%x: tensor<64x32xf32>) -> tensor<64x32xf32> {

@@ -1,7 +1,7 @@
 """Assign L1 addresses to queues.
 
-Queues live as long as their program: they are contiguous. Where there is no room for all, queues that movers fill ahead
-of what computes give up their second tile, the largest ones first, as that costs time and nothing else.
+Queues live as long as their program: they are contiguous. If they do not all fit, queues that data movement threads
+fill ahead of compute give up their second tile, the largest ones first, as that costs time and nothing else.
 
 Before:
     func.func @main(%x: tensor<64x32xf32>) -> tensor<64x32xf32> {

@@ -1,8 +1,8 @@
 """Pop pages after their last use, and merge queues with disjoint lifetimes.
 
-A core has few queues, and little memory for them. What is taken from a queue to compute with is given back after the
-last operation that reads it. A queue between the same threads, of the same format and size, that another one's last
-page leaves before its own first page comes, is that other queue.
+A core has few queues, and little memory for them. Pages are popped after the last operation that reads them. Two queues
+between the same threads, of the same format and size, are merged if the last page of one is popped before the first
+page of the other is pushed.
 
 Before:
     func.func @main(%x: tensor<64x32xf32>) -> tensor<64x32xf32> {
@@ -166,8 +166,8 @@ def _share(program: cores.ProgramOp) -> None:
 
 @dataclass(frozen=True)
 class _Passed:
-    """What one thread does before another one continues: the last place in each block of the one where it does, and the
-    first in each of the other's where that waits for it."""
+    """An order of two threads: in each block, the last operation that one completes before the other continues, and the
+    first operation of the other that waits for it."""
 
     ends: tuple[str, str]
     done: dict[Block, int]
@@ -202,7 +202,8 @@ def _places(op: Operation) -> Iterator[tuple[Block, int]]:
 
 
 def _given_back(first: _Life, second: _Life) -> _Passed:
-    """Where two queues are one, what fills the second one continues when the first one's pages have left."""
+    """The order that merging two queues adds: the thread that fills the second one waits until the pages of the first
+    one are popped."""
     fills, empties = first.ends
     emptied, _, last = first.blocks[empties]
     filled, begins, _ = second.blocks[fills]

@@ -1,7 +1,7 @@
 """Sections: computation in tile registers between the pages that are unpacked and those that are packed.
 
-A section is a graph of operations on one page's place: reads of pages, numbers, functions. Its places are those of the
-pages of its result, row by row. As many places are done at a time as the registers have room for.
+A section is a graph of operations on the page at one position: reads of pages, numbers, functions. Positions are those
+of the result's pages, row by row. As many positions are computed at a time as the registers have room for.
 """
 
 from __future__ import annotations
@@ -360,8 +360,8 @@ def _registers_of(node: Node) -> list[Node]:
 
 
 def spilled(root: Node, registers: int) -> Node:
-    """What is best computed first, and held in memory, where a graph needs more registers than there are: what leaves
-    the fewest, and of those that leave as many, what most is computed for."""
+    """The node to compute first and to spill to memory if a graph needs too many registers: the one that leaves the
+    fewest registers in use, of equals the one with the most steps."""
     nodes = _nodes_of(root)
     found: list[tuple[int, int, int]] = []
     for number, node in enumerate(nodes):
@@ -411,8 +411,8 @@ def _nodes_of(root: Node) -> list[Node]:
 
 
 def _matrix_operations(root: Node) -> set[Node]:
-    """The sums, differences and products of two pages that the matrix unit does, of which no page is read for
-    something else too."""
+    """Additions, subtractions and multiplications of two pages that the matrix unit computes. Neither page has another
+    reader."""
     nodes = _nodes_of(root)
     users = Counter(operand for node in nodes for operand in node.operands)
     return {node for node in nodes if matrix_operands(node) is not None and all(users[a] == 1 for a in node.operands)}
@@ -447,7 +447,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Target:
-    """A queue that a section packs to, and the number of the page of a position."""
+    """A queue that a section packs to, and the page index of a position."""
 
     queue: SSAValue
     page: Callable[[AffineExpr, AffineExpr], AffineExpr]
@@ -567,7 +567,7 @@ def _numbers(values: Sequence[float]) -> ArrayAttr[FloatAttr]:
 
 
 def page_at(shape: Sequence[int], form: Form) -> Callable[[AffineExpr, AffineExpr], AffineExpr]:
-    """The number of the page of a tile at a position, row by row of positions."""
+    """The index, within a tile, of the page at a position, row by row of positions."""
     _, rows, columns = page_counts(shape, form)
     if not form.turned:
         return lambda row, column: plus(times(row, columns), column)

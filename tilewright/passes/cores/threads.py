@@ -169,8 +169,8 @@ class Threads:
             self.at[role] = parent
 
     def inside(self, role: str, scope: Scope) -> Elsewhere:
-        """What is added to a thread meanwhile goes to a scope around the present one, before the loop that leads
-        here."""
+        """A context in which operations of a thread are added to an enclosing scope, before the loop that leads to the
+        present one."""
         return Elsewhere(self, self._runs[role], scope)
 
     # ---- end --------------------------------------------------------------------------------------------------------

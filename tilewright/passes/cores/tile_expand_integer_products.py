@@ -1,9 +1,9 @@
 """Expand integer matmuls into matmuls of 8-bit digits, for a matrix unit of floats.
 
-Operands are cut into digits of a few bits, which are floats of 16 bits without a loss. A matmul of digits is a sum of
+Operands are cut into digits of a few bits, which are exact as floats of 16 bits. A matmul of digits is a sum of
 integers that a float of 32 bits holds exactly, as long as the sums of all digits of one weight stay below 2^24; digits
-are as wide as that allows. What weighs 2^32 or more is left out: integers wrap around. It takes 10 matmuls of 16 bits
-where digits have 8, which is a tenth of what the vector unit would take, element by element.
+are as wide as that allows. Digits of weight 2^32 or more are left out, since integers wrap around. Digits of 8 bits
+take 10 matmuls of 16 bits, a tenth of the time that the vector unit would take, element by element.
 
 Before:
     func.func @main(%x: tensor<4x8xi32>, %y: tensor<8x4xi32>) -> tensor<4x4xi32> {

@@ -284,8 +284,8 @@ def sums_of(op: tile.ForOp) -> dict[int, tile.DotOp]:
 
 
 def shared_tiles(kernel: tile.KernelOp) -> set[SSAValue]:
-    """What is computed place by place, but is taken from a queue, too, or computed for several: it is in a queue. So is
-    what takes long, and is repeated along a larger tile."""
+    """Elementwise tiles that are stored in a queue: those that an operation also takes from a queue, those with several
+    users, and results of expensive functions that only larger tiles repeat."""
     found: set[SSAValue] = set()
     roots: dict[SSAValue, set[Operation]] = {}
     for op in reversed(list(kernel.walk())):

@@ -383,8 +383,8 @@ class _Lowering:
             self.lower_block(region.block)
 
     def _for(self, op: tile.ForOp) -> None:
-        """What a loop carries is in queues with room for two tiles: the present one is read while the next one is
-        computed. A sum of matmuls is in the pages that it is added up in."""
+        """Lower a loop. Carried tiles are in queues with room for two tiles: the present one is read while the next one
+        is computed. A sum of matmuls stays in the pages in which it is accumulated."""
         block, trips = op.body.block, int(op.trips.value.data)
         arguments = block.args[1:]
         sums = {} if op.end is not None else sums_of(op)
@@ -428,8 +428,8 @@ class _Lowering:
             self._gather(shared, [queues[position] if position in sums else None for position in range(len(arguments))])
 
     def _gather(self, shared: Shared, sums: Sequence[SSAValue | None]) -> None:
-        """What cores that share a loop have found comes together at one, which alone continues. Sums of matmuls are in
-        queues to the writer already."""
+        """Gather the partial results of cores that share a loop at one core, which alone continues. Sums of matmuls are
+        in queues to the writer already."""
         partials: list[Held] = []
         for result, queue in zip(shared.loop.results, sums, strict=True):
             type, form = array_type(result), self.tiles.forms[result]

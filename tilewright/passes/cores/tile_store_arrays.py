@@ -106,8 +106,8 @@ def _asked_for(unit: Unit) -> dict[SSAValue, Stored]:
 
 
 def _read_in_tiles(unit: Unit, number: int, kind: Stored, asked: Sequence[Stored]) -> set[SSAValue]:
-    """What reads an argument that is stored by rows reads a copy in tiles, which is given: but for results that are
-    `asked` to be stored alike. Where nothing reads it, there is no copy."""
+    """Insert a tiled copy of an argument that is stored by rows, and return it. All users read the copy, except results
+    that are `asked` to be stored by rows, too. Without users there is no copy."""
     block = unit.main.body.block
     uses = [
         use for use in block.args[number].uses if not isinstance(use.operation, ReturnOp) or asked[use.index] != kind

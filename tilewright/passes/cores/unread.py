@@ -1,7 +1,8 @@
 """Padding of matmul operands that no result depends on: rows of the left one, columns of the right one.
 
-A row of a matmul is made of that row of the left operand alone, and a column of that of the right one. Where results
-are only stored, those beyond the array that an operand is loaded from go nowhere: what is there may be anything.
+A row of a matmul depends on that row of the left operand alone, and a column on that of the right one. If results are
+only stored, rows and columns beyond the array that an operand is loaded from are never written: their contents are
+unspecified.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def unread_dims(kernel: tile.KernelOp) -> dict[tile.LoadOp, set[int]]:
 
 
 def _load_of(value: SSAValue, dim: int) -> tuple[tile.LoadOp, int] | None:
-    """The load whose tile a matmul takes, turned or with other lanes filled on the way, and the load's own dim for one
-    of the matmul's; None where the tile is used elsewhere, too."""
+    """The load whose tile a matmul takes, maybe transposed or with its padding filled, and the load's dim for the
+    matmul's `dim`; None if the tile has other users."""
     while len([*value.uses]) == 1:
         op = value.owner
         match op:
@@ -69,7 +70,7 @@ def _load_of(value: SSAValue, dim: int) -> tuple[tile.LoadOp, int] | None:
 
 
 def _stores_of(value: SSAValue) -> list[tile.StoreOp] | None:
-    """What stores a tile, or what is computed of it place by place; None where something else is done with it, too."""
+    """The stores of a tile and of elementwise results of it; None if it has other users."""
     stores: list[tile.StoreOp] = []
     pending, seen = [value], {value}
     while pending:

@@ -1,5 +1,4 @@
-"""Facts of a matrix product: which dims of its result are rows and columns, what its operands are converted to, and
-how they lie."""
+"""Facts of a matmul: which dims of its result are rows and columns, which types and layouts its operands have."""
 
 from __future__ import annotations
 
@@ -14,7 +13,8 @@ from tilewright.dtypes import DType
 
 
 def result_dims(op: array.ContractOp) -> tuple[list[int], list[int], list[int]]:
-    """Batch, left-free and right-free dimensions, as result dimensions. Those of parts are none of them."""
+    """Batch, left-free and right-free dimensions, as result dimensions, without the dimension of a split contraction's
+    parts."""
     a = op.attributes_of()
     first = 0 if op.part is None else 1
     batch = first + len(a["left_batch"])

@@ -47,7 +47,7 @@ class AttentionPlan:
     """`shape` is that of the scores; `row_dim` is the dimension of which a tile has `row_extent` rows, and it takes
     `key_extent` keys a step. `repeat`: the dimension of heads of which so many share keys, and how many.
     `operand`: the type that operands are multiplied in, with sums of the compute type; None: all are of that.
-    `chain`: how warpgroups multiply, where they do."""
+    `chain`: the schedule of the matmuls, if warpgroups issue them."""
 
     shape: tuple[int, ...]
     row_dim: int
@@ -82,8 +82,8 @@ def attention_sizes(parts: AttentionParts) -> tuple[object, ...]:
 
 
 def rounded_type(parts: AttentionParts) -> DType | None:
-    """The one type of all operands of both products, to which the array program rounds the weights; None if they differ
-    or the weights are not rounded."""
+    """The one type of the operands of both matmuls, to which the array program rounds the weights; None if the types
+    differ or the weights are not rounded."""
     operands = [value for op in (parts.score_product, parts.value_product) for value in op.operands]
     types = {array_type(value).dtype for value in operands}
     return None if len(types) > 1 or parts.weights is None else types.pop()

@@ -1,4 +1,4 @@
-"""Tile kernels around matrix products: `contract` groups."""
+"""Tile kernels of matmuls and their epilogues: `contract` groups."""
 
 from __future__ import annotations
 
@@ -136,8 +136,8 @@ def lower_contract_group(
 
 
 def _is_finite(builder: TileBuilder, total: Tile, ends: Sequence[tuple[Linear, int]]) -> Tile:
-    """Whether all numbers of a tile are finite that are before the ends of the dims it is cut from: if they are, and
-    only then, their differences with themselves have the sum 0."""
+    """Whether all elements of a tile within the array's `ends` are finite: if and only if they are, `x - x` has the sum
+    0."""
     for position, size in ends:
         total = builder.fill_padding(total, position, size, 0)
     difference = builder.map("subtract", total, total)
@@ -146,7 +146,8 @@ def _is_finite(builder: TileBuilder, total: Tile, ends: Sequence[tuple[Linear, i
 
 
 def _where_finite(builder: TileBuilder, total: Tile, otherwise: Tile) -> Tile:
-    """The numbers of a tile that are finite, and of another for the rest: no result depends on what is in its tile."""
+    """Select the finite elements of a tile, and elements of `otherwise` for the rest. Each element's result depends on
+    that element alone, never on the others of its tile."""
     return builder.map("select", builder.map("isfinite", total), total, otherwise)
 
 

@@ -65,7 +65,7 @@ class KernelPlanner(Protocol):
         ...
 
     def ordered(self, op: array.ArrayOp, level: int = 0) -> OrderedPlan:
-        """Tiles of a scan, a sort, an argument reduction or a top-k: whole lines, or parts of them.
+        """Tiles of a scan, a sort, an argument reduction or a top-k: the full length of the axis, or parts of it.
 
         Raises:
             UnsupportedOnTargetError: the machine's targets have no code for the operation.

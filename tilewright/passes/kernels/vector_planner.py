@@ -176,8 +176,8 @@ class VectorPlanner:
 
 
 def _atom_of_parts(group: array.FusedOp, op: array.ContractOp, machine: Machine) -> MatrixAtom | None:
-    """What multiplies the operands in parts, where both are arrays of the group, known at run time only, seen through
-    transposes: they are read again where its result is not finite."""
+    """The atom that computes a matmul from bf16 parts. Both operands are arrays of the group, under transposes at most,
+    and no constants: they are read again if the result is not finite."""
     left, right = (array_type(operand).dtype for operand in op.operands)
     a = op.attributes_of()
     _, rows, columns = result_dims(op)
@@ -217,8 +217,8 @@ def product_of(group: array.FusedOp) -> Product:
 
 
 def _right_choices(group: array.FusedOp, op: array.ContractOp) -> tuple[Right, ...]:
-    """What can be done with the right operand: an array of the group, seen through transposes, is packed as a whole, or
-    read in place where the matmul's columns are side by side; what the group computes is packed by each tile."""
+    """The treatments of the right operand. An array of the group, under transposes at most, is packed as a whole, or
+    read in place if the matmul's columns are contiguous; an operand that the group computes is packed by each tile."""
     value = untransposed(op.operands[1])
     if not isinstance(value, BlockArgument) or op.precision is not None:
         return (Right.ALONE,)
@@ -292,5 +292,6 @@ def _part(op: array.ArrayOp, shape: tuple[int, ...], axis: int, machine: Machine
 
 
 def _keeps_order(op: array.ScanOp) -> bool:
-    """Whether a scan must not be cut: of products of floats the parts might overflow where the whole does not."""
+    """Whether a scan must not be split: a part of a cumulative product of floats might overflow although the whole does
+    not."""
     return op.fn.data == "multiply" and array_type(op.operands[0]).dtype.is_float

@@ -142,8 +142,8 @@ class WarpPlanner:
         return parts.weights is None or self._rounded_operands(parts) is not None
 
     def _rounded_operands(self, parts: AttentionParts) -> DType | None:
-        """The type in which all operands of both products are multiplied as they are, weights being rounded to it; None
-        if they are not."""
+        """The operand type of both matmuls, if MMA instructions take it and the weights are rounded to it; else
+        None."""
         operand = rounded_type(parts)
         if operand is None:
             return None
@@ -192,7 +192,8 @@ class WarpPlanner:
 
 
 def _piece_bytes(op: array.ContractOp, operand: int) -> int:
-    """The same of a matmul in a group, where the operand is an array of the group; else 0."""
+    """Bytes of the pieces in which a matmul's operand can be copied, if the operand is an array of the group; else
+    0."""
     return piece_bytes(op, operand) if isinstance(array_behind(op.operands[operand]), BlockArgument) else 0
 
 

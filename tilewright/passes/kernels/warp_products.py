@@ -114,7 +114,7 @@ def row_product(op: array.ConvolveOp, machine: Machine) -> WarpProduct:
 
 
 def is_multiplied_by_warps(op: array.ConvolveOp, machine: Machine) -> bool:
-    """Whether the instructions of warps multiply a convolution's operands, as they are or converted without a loss."""
+    """Whether MMA instructions take a convolution's operands, as they are or converted without a loss."""
     image, kernel, result = (array_type(value) for value in (*op.operands, op.results[0]))
     if 0 in (*result.shape, *kernel.shape):
         return False

@@ -58,9 +58,9 @@ class Lifetime:
 
 
 def lifetimes(kernel: tile.KernelOp) -> list[Lifetime]:
-    """Of all values of a kernel. What a loop reads from outside lives until its end; a tile that it carries until its
-    last use, when the next trip's takes its place. An operation reads before it writes: its result may take the place
-    of an operand."""
+    """The lifetimes of all values of a kernel. A value from outside a loop that the loop reads lives until the loop's
+    end; a tile that a loop carries lives until its last use, when the next trip's tile replaces it. An operation reads
+    before it writes: its result may take the registers of an operand."""
     order: dict[Operation, int] = {}
     end: dict[Block, int] = {}
     _number(kernel.body.block, order, end)

@@ -95,7 +95,8 @@ class FlowCost(_Movement):
         return found * self.trips
 
     def _single(self, target: Layout) -> Layout | None:
-        """Where a source has to be that is repeated to the target: moving one of each is less than moving all."""
+        """The layout that a source needs before it is broadcast to the target: moving one copy of each element costs
+        less than moving all."""
         return preimage(self.view, target) if isinstance(self.view, Spread) else None
 
     def _start(self, source: Layout) -> Layout | None:
@@ -217,8 +218,9 @@ def _is_free(source: Layout, target: Layout, dtype: DType, machine: Machine) -> 
 
 @lru_cache(maxsize=16384)
 def image(view: View, layout: Layout) -> Layout | None:
-    """Where a view's elements are; None where no layout states it. Threads with nothing but padding, which holds
-    anything, may not be left out of it: those that a layout does not mention have what the first ones have."""
+    """The layout of a view's elements; None if no layout states it. Threads that hold only padding, which is
+    unspecified, must not be dropped from it: a thread that a layout does not mention has the elements of the first
+    one."""
     try:
         result = view.image(layout)
     except LayoutError:

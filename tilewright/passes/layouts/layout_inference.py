@@ -3,10 +3,10 @@
     inference = infer_layouts(kernel, space_of(machine))
     inference.layout(value), inference.atom(product)
 
-Each tile is a variable. Its domain grows from the anchors (what matmuls, loads and stores like) along the flows of the
-operations in both directions, nearest first, up to a cap. Where the layouts on both sides of a flow do not correspond,
-the data moves, at the cost that `plan_relayout` gives times the trips of the loops around it. Tiles that are the same
-everywhere, or computed from their coordinates, have no layout: they are made where they are used.
+Each tile is a variable. Its domain grows from the anchors (layouts that matmuls, loads and stores prefer) along the
+flows of the operations in both directions, nearest first, up to a cap. If the layouts on both sides of a flow do not
+correspond, the data moves, at the cost that `plan_relayout` gives times the trips of the loops around it. Tiles that
+have one value everywhere, or are computed from coordinates, have no layout: they are made where they are used.
 """
 
 from __future__ import annotations
@@ -205,8 +205,8 @@ def _pin_origin(layout: Layout, place: SourceLocation | None) -> Origin:
 
 
 def _seed(work: _Kernel) -> None:
-    """What pins ask, and what follows from it before anything else takes the room; what matmuls, then loads and stores,
-    like."""
+    """Seed the domains: first the layouts of pins and layouts that follow from them, before others fill the domains;
+    then the layouts that matmuls prefer, then loads and stores."""
     for pin in work.pins:
         work.domains.setdefault(pin.value, {})[pin.layout] = None
         work.types[pin.value] = array_type(pin.value)
@@ -232,7 +232,7 @@ def _seed(work: _Kernel) -> None:
 
 
 def _offer(work: _Kernel, value: SSAValue, layout: Layout) -> bool:
-    """Whether the layout is new to a tile whose domain has room for it. What is computed is in registers; only a pin
+    """Whether the layout is new to a tile whose domain has room for it. Computed tiles are in registers, and only a pin
     leaves terms of a sum uncombined."""
     domain = work.domains.get(value)
     if domain is None:

@@ -56,7 +56,7 @@ def _numbered(block: Block) -> Iterator[SSAValue]:
 
 
 def _carried(op: tile.ForOp, known: Mapping[SSAValue, str]) -> dict[SSAValue, str]:
-    """Names of the tiles that a loop carries. What begins as one tile is distinguished by nothing: it stays
+    """Names of the tiles that a loop carries. Tiles with one initial value cannot be distinguished and stay
     nameless."""
     times = Counter(op.initial)
     found: dict[SSAValue, str] = {}
@@ -91,7 +91,7 @@ def _assignments(file: str, lines: tuple[str, ...]) -> dict[tuple[int, int], str
 
 
 def _pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | ast.stmt]]:
-    """What a statement assigns, and to what; an operation of `x += y` is found where the statement begins."""
+    """Pairs of target and assigned expression of a statement; the operation of `x += y` is at the statement itself."""
     if isinstance(node, ast.AugAssign):
         yield node.target, node
     elif isinstance(node, ast.AnnAssign) and node.value is not None:

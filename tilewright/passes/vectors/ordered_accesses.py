@@ -2,8 +2,8 @@
 
 An ordered operation (a scan, an argument reduction, a sort, the k largest) works along one axis of its tile. Vectors
 run over the last dim, whether that is the axis or not, so that an access is direct where neighbours along the last dim
-are adjacent in memory. What is beyond an array must not count: lanes next to the axis are left out with what depends on
-them; lanes on the axis only where they come last or cannot win.
+are adjacent in memory. Elements beyond an array must not count: lanes off the axis are dropped together with the
+results that depend on them; lanes on the axis only if they are last or cannot win.
 """
 
 from __future__ import annotations

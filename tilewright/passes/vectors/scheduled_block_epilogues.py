@@ -155,8 +155,8 @@ class _Block:
 
 
 def _epilogue(dot: scheduled.DotOp, machine: Machine) -> _Epilogue | None:
-    """What is done with a matmul's result in the nest right after it and nowhere else, if that is elementwise and the
-    result has no room in the nearest cache."""
+    """The epilogue of a matmul: the nest right after it, if that is the result's only user, is elementwise, and the
+    result does not fit the nearest cache."""
     rows, columns, depth = dot.shape
     height, width = dot.micro_tile
     types = [tile.ref_type(ref).dtype for ref in (dot.left, dot.right, dot.accumulator)]
@@ -205,7 +205,8 @@ def _dims_of(nest: scheduled.NestOp, dot: scheduled.DotOp) -> Dims | None:
 
 
 def _stored_dims(store: tile.StoreOp, dot: scheduled.DotOp) -> tuple[int, ...] | None:
-    """Those of a whole result; a tile of another shape is a part of it, or has nothing to do with it."""
+    """The dims of a store of the whole result; None for a tile of another shape, which is a part of the result or
+    unrelated to it."""
     return _WHOLE if array_type(store.value).shape == dot.shape[:2] else None
 
 

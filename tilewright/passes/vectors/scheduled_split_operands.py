@@ -1,10 +1,10 @@
 """Split the operands of matmuls in parts into sums of a narrower type.
 
-Each tile does so with its rows of the left operand, right before it multiplies them, and with its columns of the right
-one where no other tile reads them, or few do. Else all threads take the right operand apart at the start of the kernel,
-a step of the depth of some panels side by side at a time. What an operand lacks of whole blocks and steps are zeros. A
-word holds the same part of two numbers that are half a step of the depth from each other, in both operands, so that
-whole vectors of numbers become whole vectors of words.
+Each tile splits its rows of the left operand, right before the matmul reads them, and its columns of the right operand
+if no other tile reads them, or few do. Otherwise all threads split the right operand at the start of the kernel, one
+depth step of some adjacent panels at a time. Operands are padded with zeros to whole blocks and steps. A word holds the
+same part of two elements that are half a depth step apart, in both operands, so that whole vectors of elements become
+whole vectors of words.
 
 Before:
     func.func @main(%x: tensor<8x32xf32>, %w: tensor<32x3xf32>) -> tensor<8x3xf32> {

@@ -1,8 +1,8 @@
 """Store results of matmuls in parts directly to their destination.
 
-A matmul in parts is looked at before it is used: where it is not all finite it is computed again. So its result is in a
-buffer, which is copied to an array at the end. Where nothing else is done with it and all blocks of the matmul are
-whole and are within the array, the matmul writes the array, block by block, and what looked at the buffer looks there.
+The result of a matmul in parts is checked before it is used: if not all of it is finite, it is computed again. So the
+result is in a buffer, which is copied to an array at the end. If the result has no other use and all blocks of the
+matmul are full and within the array, the matmul writes the array, block by block, and the check reads the array.
 
 Before:
     func.func @main(%x: tensor<64x32xf32>, %w: tensor<32x32xf32>) -> tensor<64x32xf32> {

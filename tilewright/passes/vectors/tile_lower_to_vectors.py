@@ -261,8 +261,9 @@ class _Lowering:
         return self.places.alloc(self.places.padded(array_type(op.results[number])))
 
     def _dies_in(self, value: SSAValue, op: tile.IfOp) -> bool:
-        """Whether a value computed next to an `if` is read before it and, in it, only element by element of what it
-        yields. What has no buffer before is computed from the value wherever it is read."""
+        """Whether a value computed before an `if` in the same block is read before the `if` and, inside, only
+        elementwise on the way to its yields. A result without a buffer is computed from the value wherever it is
+        read."""
         if not isinstance(value.owner, Operation) or value.owner.parent_block() is not op.parent_block():
             return False
         pending, inside = [use.operation for use in value.uses], set[Operation]()

@@ -35,7 +35,8 @@ class VectorSpace:
         return reads_its_array(op, columns)
 
     def accepts(self, type: ArrayType, layout: Layout) -> bool:
-        """Vectors run along one dim. What a reduction leaves in all lanes alike is stored and read again in vectors."""
+        """Whether vectors run along one dim. A replicated result of a reduction is stored and loaded again in
+        vectors."""
         digits = [(weight, d) for own in layout.shard for weight, d in weighted(fuse_digits(own)) if d.axis == "simd"]
         if any(copy.axis == "simd" for copy in layout.replica) or len(digits) > 1:
             return False

@@ -1,1 +1,1 @@
-"""The execution model of GPUs: thread blocks of warps, copies ahead of products, barriers."""
+"""The execution model of GPUs: thread blocks of warps, copies ahead of matmuls, barriers."""

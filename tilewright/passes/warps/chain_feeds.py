@@ -32,8 +32,8 @@ class Fill:
 
 @dataclass
 class Feed:
-    """The windows of one array that the matmuls read in the same buffers, one after the other. Those of a resident one
-    are the same window."""
+    """The windows of one array that the matmuls read in the same buffers, in sequence. The fills of a resident feed are
+    all of one window."""
 
     fills: list[Fill]
     is_resident: bool
@@ -106,8 +106,8 @@ def _beside(op: Operation, block: Block) -> Operation:
 
 
 def check_turns(feeds: Sequence[Feed], loop: tile.ForOp, stages: int) -> None:
-    """A window is no longer needed when the one that takes its stage is: a matmul is waited for where its result is
-    used first, and then its stage is empty. After the loop nobody states it.
+    """Check that each window is released before the copy that reuses its stage: a stage is empty once its matmul's
+    result is first used. After the loop no warp signals an empty stage.
 
     Raises:
         Refused: two wait for each other.
@@ -177,7 +177,7 @@ def _is_buffer(side: SSAValue) -> bool:
 
 
 def _is_computed(side: SSAValue) -> bool:
-    """Whether what a buffer holds does not come from an array as it is."""
+    """Whether a buffer holds computed elements instead of those of an array."""
     stores = [op for op in users_of(side) if isinstance(op, tile.StoreOp)]
     value = stores[0].value if stores else side
     while isinstance(value.owner, tile.RelayoutOp | tile.TransposeOp | tile.ReshapeOp | tile.FillPaddingOp):

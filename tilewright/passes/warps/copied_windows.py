@@ -1,8 +1,8 @@
 """Matmul operands that are windows of arrays, and asynchronous copies of them to shared memory (cp.async).
 
-A matmul's operand comes from a load, through transposes, relayouts and buffers. Where nothing is computed on the way,
-its elements are those of a window of the array, zero beyond the array's end, and a copy by pieces of 4, 8 or 16 bytes
-can load them. `Refused` gives the reason against it.
+A matmul's operand comes from a load, through transposes, relayouts and buffers. If nothing is computed on the way, its
+elements are those of a window of the array, zero beyond the array's end, and a copy by pieces of 4, 8 or 16 bytes can
+load them. `Refused` gives the reason against it.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def take_from(operand: Operand, stage: scheduled.StageOp | scheduled.AllocOp) ->
 
 
 def drop_unused(value: SSAValue) -> None:
-    """An operation whose result nobody uses, and those that it alone needs."""
+    """Erase an operation whose results have no uses, and the operations that only it uses."""
     op = value.owner
     if not isinstance(op, Operation) or not op.has_trait(Pure) or any(list(each.uses) for each in op.results):
         return

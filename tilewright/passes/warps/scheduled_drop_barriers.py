@@ -1,9 +1,10 @@
 """Remove redundant barriers of a thread block.
 
-What the warps of a block do to its buffers is followed through the kernel, loops as often as their rings have stages
-and once more, twice more where they copy ahead, and every number of times up to that where it is not known before. A
-barrier stays if without it one warp would write what another has read or written since, or read what another has
-written. Where only the lanes of a warp depend on each other, a barrier of the warp takes its place.
+The pass traces the accesses of a block's warps to its buffers through the kernel. It follows a loop for one period of
+its rings' stages and one trip more, with copies ahead also for as many trips as the deepest ring has stages; if the
+trip count is dynamic, it follows each count up to that. A barrier stays if without it one warp would write data that
+another has read or written since, or read data that another has written. If only lanes of one warp depend on each
+other, a warp barrier replaces it.
 
 Before:
     func.func @main(%x: tensor<64xf32>) -> tensor<64xf32> {
@@ -146,7 +147,8 @@ def _is_for_others(op: scheduled.BarrierOp) -> bool:
 
 
 def _ways(region: scheduled.ParallelOp) -> list[list[_Event]] | None:
-    """What happens on each way through a region; None where they are too many to follow, or are in disorder."""
+    """The events on each path through a region; None if an `if` accesses buffers, there are too many paths to follow,
+    or accesses conflict with all barriers kept."""
     ops = list(region.body.block.walk())
     if any(isinstance(op, tile.IfOp) and _touches_buffers(op) for op in ops):
         return None

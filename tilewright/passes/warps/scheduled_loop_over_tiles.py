@@ -1,11 +1,10 @@
 """Make a kernel persistent: launch as many thread blocks as the machine runs at once, and loop over tiles in each.
 
-It is done where a warp copies what warpgroups multiply. The warp continues with the next tile while the warpgroups
-store what they have: stages, and phases of their barriers, are counted on from tile to tile. When all matmuls of a tile
-have been done, its last stage is empty, too. A buffer from which the machine stores is read while the next tile is
-multiplied, and waited for before that is written there. Where two blocks have room on a multiprocessor, each works
-while the other stores, and tiles stay in blocks of their own; a remark states it, or what else does not fit. The
-example is for a machine of 4 multiprocessors.
+The pass applies to kernels whose matmul operands a producer warp copies. The producer continues with the next tile
+while the other warps store their results: stages, and phases of their barriers, are counted on from tile to tile. When
+all matmuls of a tile are complete, its last stage is empty, too. A buffer that a TMA store reads is waited for before
+the next tile writes it. If an SM has room for two blocks, one computes while the other stores, and each tile keeps a
+block of its own; a remark gives the reason, or any other limit. The example is for a machine of 4 SMs.
 
 Before:
     func.func @main(%0: tensor<128x32xf16>, %1: tensor<32x48xf16>) -> tensor<128x48xf32> {
@@ -203,8 +202,8 @@ class ScheduledLoopOverTilesPass:
 
 
 def waiting_seconds(machine: Machine) -> float:
-    """What the first copies of a block take to come: nothing is multiplied meanwhile. For each tile but the first of a
-    block that is what is saved."""
+    """The latency of a block's first copies, during which no MMA is issued. A persistent block saves it for each tile
+    but its first."""
     cache, behind = machine.memories[1], machine.memory(machine.default_memory)
     return cache.latency_s + behind.latency_s
 

@@ -1,10 +1,10 @@
 """Pair CTAs that read the same operand panel: each loads half of it and multicasts it to both.
 
-Blocks whose numbers follow each other do tiles of the same rows or of the same columns, and so read the same panel of
-one operand: from the second-level cache it then comes once for two. A stage is copied again when it is empty in both
-blocks, so a reader signals it in both; and a block does not end before all has come that the other one does in its
-memory. It is done where what comes from the cache bounds a step, which then takes less. What does not fit is declared
-in a remark.
+Blocks with consecutive ids compute tiles of the same rows or of the same columns, and so read the same panel of one
+operand: a pair loads it from the second-level cache once. A stage is copied again when it is empty in both blocks, so a
+reader signals it in both; and a block does not exit before all copies that the other one writes to its shared memory
+have arrived. The pass applies if loads from the cache bound a step, which then takes less time. A remark gives the
+reason if a kernel does not fit.
 
 Before:
     func.func @main(%0: tensor<64x48xf16>, %1: tensor<48x32xf16>) -> tensor<64x32xf32> {
@@ -440,7 +440,7 @@ class _Pairs:
         block.insert_op_after(scheduled.BarrierOp.make([], {"scope": scheduled.CLUSTER}, []), made)
 
     def _say_last(self) -> None:
-        """After all matmuls the last stage is empty, too, where nobody waited for that."""
+        """Signal the last stage as empty after all matmuls, if the loop does not."""
         feed = self.feed
         if any(isinstance(op, tensor_memory.MmaCommitOp) or op.trip is None for op in feed.says):
             return

@@ -1,10 +1,10 @@
 """Specialize a loop of matmuls in tensor memory: one warp issues tensor copies, one issues tcgen05 MMAs.
 
-The loop goes. The warp that copies waits until a stage of a ring of buffers is empty, states how many bytes will come
-and begins the copies, which complete the phase of a barrier of the stage: it is full. The warp that multiplies waits
-for that, begins the matmul of the stage, and commits: when the matmul has been done, the stage is empty. Its last
-commit signals that the sum is there, which the other warps wait for; then they load it to registers, and give tensor
-memory back.
+The loop is replaced by two roles. The producer warp waits until a stage of a ring of buffers is empty, declares the
+bytes to expect and issues the copies, which complete a phase of the stage's barrier: the stage is full. The MMA warp
+waits for that, issues the MMAs of the stage, and commits: when they complete, the stage is empty. Its last commit
+signals that the sum is complete, which the other warps wait for; then they load it to registers, and free tensor
+memory.
 
 Before:
     func.func @main(%x: tensor<128x48xf16>, %y: tensor<48x32xf16>) -> tensor<128x32xf16> {
@@ -253,7 +253,7 @@ class _Roles:
         done: asynchronous.MbarrierOp,
         total: tensor_memory.TensorAllocOp,
     ) -> scheduled.RoleOp:
-        """The loop of the warp that multiplies: each trip reads a stage."""
+        """The loop of the MMA warp: each trip reads a stage."""
         body = Block(arg_types=[IndexType()])
         trip, stage = body.args[0], TRIP % self.stages
         tiles = [stage_of(ring, [trip], stage) for ring in rings]

@@ -1,8 +1,8 @@
 """Insert barriers between accesses of a block's threads to arrays that they write.
 
-A thread does what it does in order, but which thread stores an element, or loads it, is a matter of layouts. Where an
-element may be touched again by another thread, and one of both writes, a barrier of the block comes before the second.
-Windows that do not meet, in the same trip or in different ones, and those that are in the same threads need none.
+Each thread's accesses are in order, but the layouts decide which thread stores or loads an element. If two threads may
+access an element and one of them writes it, a block barrier precedes the second access. Disjoint windows, in one trip
+or in different ones, and accesses by the same threads need none.
 
 Before:
     func.func @main(%x: tensor<64xf32>) -> tensor<66xf32> {

@@ -1,10 +1,10 @@
 """Reorder the tiles of matmuls for cache reuse: concurrent thread blocks read the same rows and columns of operands.
 
-Blocks begin in the order of their numbers, and those under way together share what the second-level cache holds. Tiles
-go in groups of some rows, or some columns, where that has fewer bytes come from beyond the cache: the size of the group
-is that of the least traffic, by the model of `cost/warps/tile_order.py`, or of nearly as little where pairs of blocks
-may share operands. Where the cache has room for all operands, or no order is better, blocks stay as they are. The
-example is for a machine of 4 multiprocessors, each with room for one warp, and a cache of 2 KiB.
+Blocks start in the order of their ids, and concurrent blocks share the second-level cache. Tiles are ordered in groups
+of some rows, or some columns, if that loads fewer bytes from beyond the cache: the group size is the one of least
+traffic, by the model of `cost/warps/tile_order.py`, or of nearly as little if pairs of blocks may then share operands.
+If the cache has room for all operands, or no order is better, the order is kept. The example is for a machine of 4 SMs,
+each with room for one warp, and a cache of 2 KiB.
 
 Before:
     func.func @main(%x: tensor<40x16xf16>, %y: tensor<16x64xf16>) -> tensor<40x64xf32> {

@@ -1,9 +1,9 @@
 """Pipeline the operand copies of matmul loops: asynchronous copies to a ring of stages, bypassing registers.
 
-The windows of a trip are copied to a stage of a ring of buffers while earlier trips are multiplied: those of the first
-trips before the loop, then in each trip those of `stages - 1` trips later, after the trip's one barrier, which signals
-that all copies of this trip's stage have arrived and that all warps have read the stage that is written next. What does
-not fit is found out before anything is changed, and a remark gives the reason.
+The windows of a trip are copied to a stage of a ring of buffers while the matmuls of earlier trips run: windows of the
+first trips before the loop, then in each trip those of `stages - 1` trips later, after the trip's one barrier, which
+signals that all copies of this trip's stage have arrived and that all warps have read the stage that is written next.
+The pass checks that a loop fits before it changes anything, and a remark gives the reason if not.
 
 Before:
     func.func @main(%x: tensor<16x48xf16>, %y: tensor<48x16xf16>) -> tensor<16x16xf32> {

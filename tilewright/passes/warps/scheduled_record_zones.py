@@ -187,7 +187,7 @@ def _erase(ops: Sequence[Operation]) -> None:
 
 
 def _add_records(unit: Unit, kernel: tile.KernelOp, shape: tuple[int, int, int]) -> SSAValue:
-    """One output more of a kernel, and of its calls, which nobody uses but the host."""
+    """Add an output to a kernel and to its calls that only the host reads."""
     type = ArrayType(shape, dtypes.i64)
     records = kernel.body.block.insert_arg(tile.ref(type), len(kernel.refs))
     kernel.properties["effects"] = ArrayAttr([*kernel.effects.data, StringAttr(tile.OUT)])

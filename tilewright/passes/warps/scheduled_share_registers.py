@@ -1,8 +1,8 @@
 """Reallocate registers from the producer warp to the MMA warpgroups (setmaxnreg).
 
-All threads of a block begin with as many registers. Where those that hold the matmuls of several warpgroups leave few
-for what else is computed, the warp that copies becomes a warpgroup, of which three warps end at once: only whole
-warpgroups give registers back and take them. They keep the fewest that there may be, the others share the rest.
+All threads of a block start with the same number of registers. If accumulators of several warpgroups leave few for the
+other values, the producer warp becomes a warpgroup, of which three warps exit at once: only full warpgroups can release
+and request registers. The producer keeps the fewest that the machine allows, the others share the rest.
 
 Before:
     func.func @main(%x: tensor<128x16xf16>, %y: tensor<16x256xf16>) -> tensor<128x256xf32> {
@@ -142,7 +142,7 @@ def _set(count: int) -> scheduled.SetRegistersOp:
 
 
 def _share_of(region: scheduled.ParallelOp, machine: Machine) -> _Share | None:
-    """How registers are shared; None where each thread has enough, or nobody copies."""
+    """The reallocation of registers; None if each thread has enough, or there is no producer."""
     roles = [op for op in region.body.block.ops if isinstance(op, scheduled.RoleOp)]
     warps = 1 if region.warps is None else int(decode(region.warps))
     residency, lanes = machine.residency, machine.axes.get("lane", 1)

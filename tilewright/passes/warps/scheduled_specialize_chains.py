@@ -1,11 +1,11 @@
 """Specialize a chain of matmuls: a producer warp issues tensor copies of its operands, pipelined ahead.
 
-A chain is some matmuls in a loop, what one gives being, when more has been done with it, an operand of another; some
-are begun before the loop, for its first trip, or after it. Each array that they read has a ring of buffers, filled in
-the order of the matmuls, and barriers of its own: a matmul waits for what it reads and for nothing else. A window that
-stays the same has one buffer, filled once. Matmuls are waited for where their results are used: what one gives is
-worked on while those begun since are under way. What does not fit is found out before anything is changed, and a remark
-gives the reason.
+A chain is a sequence of matmuls in a loop in which the result of one, after further operations, is an operand of
+another; some are issued before the loop, for its first trip, or after it. Each array that they read has a ring of
+buffers, filled in the order of the matmuls, and barriers of its own: a matmul waits for its own operands only. A window
+that stays the same has one buffer, filled once. Matmuls are waited for at the first use of their results, which
+overlaps with the matmuls issued since. The pass checks that a chain fits before it changes anything, and a remark gives
+the reason if not.
 
 Before:
     func.func @main(%x: tensor<64x16xf16>, %y: tensor<48x16xf16>, %z: tensor<48x16xf16>) -> tensor<64x16xf32> {

@@ -1,10 +1,10 @@
 """Specialize a loop of wgmma: a producer warp issues tensor copies of its operands, pipelined ahead.
 
-The warp waits until a stage of a ring of buffers is empty, states how many bytes will come to it, and begins the
-copies, which complete the phase of a barrier of the stage: it is full. The warpgroups wait for that, begin the matmuls
-of the stage, and signal that the stage of the trip before is empty when those that read it have been done. So there are
-copies and matmuls under way all the time, and no barrier of all warps. What does not fit is found out before anything
-is changed, and a remark gives the reason.
+The producer waits until a stage of a ring of buffers is empty, declares the bytes to expect, and issues the copies,
+which complete a phase of the stage's barrier: the stage is full. The warpgroups wait for that, issue the matmuls of the
+stage, and signal the stage of the previous trip as empty when the matmuls that read it are complete. So copies and
+matmuls are in flight all the time, without a barrier of all warps. The pass checks that a loop fits before it changes
+anything, and a remark gives the reason if not.
 
 Before:
     func.func @main(%x: tensor<64x48xf16>, %y: tensor<48x16xf16>) -> tensor<64x16xf32> {

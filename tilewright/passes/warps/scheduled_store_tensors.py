@@ -1,8 +1,8 @@
 """Store results from shared memory by tensor copies (TMA stores).
 
-It is done where a warp has the machine copy, which can store, too: in boxes, of which what is beyond the array is left
-out. The buffer gets the lines and swizzle of the copy engine, where lanes of a warp write to different banks. If they
-would not, or the machine does not store such a window, threads do, and a remark gives the reason.
+The pass applies to kernels with a producer warp, on machines with TMA. A store copies boxes, clipped to the array. The
+buffer gets the rows and swizzle of TMA boxes, if lanes of a warp then write to different banks. If they would not, or
+TMA does not store such a window, threads store it, and a remark gives the reason.
 
 Before:
     func.func @main(%x: tensor<64x64xf16>) -> tensor<64x64xf16> {

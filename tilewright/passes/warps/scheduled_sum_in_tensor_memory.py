@@ -1,9 +1,9 @@
 """Accumulate the matmuls of a chain in tensor memory; one thread of the consuming warps issues them.
 
-Each matmul of the block's own warps that is not waited for at once has columns of its own. What it adds to is put
-there, a barrier signals the thread that begins it that all warps are done with its columns and its operands, and a
-commit completes a phase of a barrier in memory; where the matmul is waited for, that phase is, and the sum is loaded.
-Other matmuls and what is computed continue meanwhile.
+Each matmul of the consuming warps that is not waited for at once has its own columns of tensor memory. Its initial sum
+is stored there, a barrier signals the issuing thread that all warps are done with the columns and the operands, and a
+commit completes a phase of an mbarrier; the wait for the matmul becomes a wait for that phase and a load of the sum.
+Other matmuls and computation continue meanwhile.
 
 Before:
     builtin.module {
@@ -256,7 +256,8 @@ class _Writer:
         adds: bool,
         told: Sequence[Operation],
     ) -> None:
-        """What it adds to is there, and all warps are done with what was there before: they have `told` each other."""
+        """Issue a matmul after its initial sum is stored, if it `adds` to one. The operations in `told` signal that all
+        warps are done with the previous contents."""
         put = [tensor_memory.TensorPutOp.make([product.accumulator, part.result], {}, [])] if adds else []
         operands = [product.left, product.right, part.result]
         attributes = {"atom": product.atom.data, "adds": _number(int(adds))}

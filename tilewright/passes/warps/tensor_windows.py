@@ -1,7 +1,7 @@
 """Tensor copies: windows of arrays that the copy engine (TMA) transfers box by box.
 
-A box has some elements along each dim of the array, and is written line after line: PTX ISA, "Tensor Data Movement"
-and cp.async.bulk.tensor; limits: CUDA Driver API, cuTensorMapEncodeTiled. What of a box is beyond the array is zero.
+A box has some elements along each dim of the array, and is stored row by row: PTX ISA, "Tensor Data Movement" and
+cp.async.bulk.tensor; limits: CUDA Driver API, cuTensorMapEncodeTiled. Elements of a box beyond the array are zero.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _SWIZZLES = (32, 64, 128)
 @dataclass(frozen=True)
 class Boxes:
     """The boxes that a window is copied by: elements along each dim of the array, bytes of the swizzle, and for each
-    box the index of its first element in the window and how many bytes into the buffer it goes. Where blocks share a
-    window they are those of the block of rank 0; those of the next rank are `rank_index` further in the window, and
+    box the index of its first element in the window and its byte offset in the buffer. If blocks share a window, the
+    boxes are those of the block of rank 0; those of the next rank are `rank_index` further in the window, and
     `rank_bytes` in the buffer."""
 
     box: tuple[int, ...]

@@ -1,7 +1,7 @@
 """Flatten the loops around a matmul whose operands a producer warp copies.
 
-What such a matmul contracts along several dimensions it goes through in a loop for each. The warp that copies continues
-from stage to stage, of one loop: its trips stand for the points of the loops' grid.
+A contraction over several dimensions has one loop for each. The producer continues from stage to stage of a single
+loop: its trips are the points of the loops' grid.
 
 Before:
     func.func @main(%x: tensor<64x3x64xbf16>, %w: tensor<3x64x16xbf16>) -> tensor<64x16xf32> {

@@ -1,9 +1,10 @@
 """Assign layouts over warps, lanes and registers to all tiles of a kernel, and insert relayouts as operations.
 
-A tile that is the same everywhere, or computed from its coordinates, has no layout: it is made where it is used. Where
-the layouts on both sides of an operation do not correspond, data moves as `plan_relayout` states: within a warp by
-`tile.relayout`, between warps through a buffer of the block, with a barrier before it is written, so that all have read
-what was there before, and one before it is read. The terms of a sum that several warps hold become a dim of their own.
+A tile that has one value everywhere, or is computed from its coordinates, has no layout: it is made where it is used.
+If the layouts on both sides of an operation do not correspond, data moves as `plan_relayout` states: within a warp by
+`tile.relayout`, between warps through a buffer of the block, with a barrier before the store, so that all warps have
+read the previous contents, and one before the load. The terms of a sum that several warps hold become a dim of their
+own.
 
 Before:
     func.func @main(%x: tensor<4x256xf32>) -> tensor<4xf32> {

@@ -1,8 +1,8 @@
 """Select the matmuls that accumulate in tensor memory (tcgen05), fed by tensor copies.
 
-That takes a loop that does nothing but add matmuls of two windows of arrays, as the machine copies them. Where nothing
-is declared of a matmul that fits, its atom is named; where a matmul that was to be multiplied so does not fit, a remark
-gives the reason, and the layouts decide how it is multiplied.
+The pass takes loops that only accumulate matmuls of two windows of arrays, in the form of tensor copies. A matmul that
+fits gets the atom, unless it declares another one. If it does not fit, a remark gives the reason, and layout inference
+chooses its atom.
 
 Before:
     func.func @main(%x: tensor<128x48xf16>, %y: tensor<48x32xf16>) -> tensor<128x32xf32> {

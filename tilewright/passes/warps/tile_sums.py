@@ -117,7 +117,7 @@ class _InRegisters:
 
 
 def sums_in_registers(region: scheduled.ParallelOp, roles: Sequence[scheduled.RoleOp]) -> Parts:
-    """The parts of a region of which warpgroups multiply what a role copies.
+    """The parts of a region in which MMA warpgroups read the windows that a producer copies.
 
     Raises:
         Refused: there are others.

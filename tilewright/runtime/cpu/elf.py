@@ -184,7 +184,7 @@ class _Part:
 class Object:
     """Parsed objects with the memory layout of one image: link them for any base address with `link`.
 
-    What object number n defines as `name` is `name.n` to the others. The image's own names are those of the last.
+    A symbol `name` of object number n is `name.n` to the other objects. The image's own names are those of the last.
 
     Raises:
         ProgramFileError: the bytes are no relocatable ELF64 object of a known machine, or use a feature not supported.

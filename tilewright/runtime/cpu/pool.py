@@ -77,8 +77,8 @@ def _load(support_object: bytes) -> Support:
 
 
 def _name_main_thread() -> None:
-    """Tell the support objects on which thread Python runs signal handlers; in a forked child it is the one that
-    forked."""
+    """Store in the support objects the id of the thread on which Python runs signal handlers; in a forked child it is
+    the one that forked."""
     for address in _signals:
         SignalsAnchor.from_address(address).main_thread = threading.main_thread().ident or 0
 

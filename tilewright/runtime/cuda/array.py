@@ -33,7 +33,7 @@ _EXTENSION_CODES = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
 class Memory:
     """Memory that we allocated on a device for use on a stream, given back with the last array on it.
 
-    Where another stream has used it, all that the device does is waited for first: nobody states when that one is done.
+    If another stream has used it, freeing it synchronises the whole device first: no event marks the end of that use.
     """
 
     def __init__(self, driver: Driver, ordinal: int, nbytes: int, home: Stream) -> None:
@@ -229,7 +229,7 @@ def _delete(address: int) -> None:
 
 @ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 def _destroy(capsule: int) -> None:
-    """A capsule that nobody has taken goes with its contents."""
+    """Release the contents of a capsule that no consumer has taken."""
     if _is_valid_dying(capsule, _CAPSULE):
         _held.pop(_pointer_of_dying(capsule, _CAPSULE), None)
 

@@ -1,8 +1,8 @@
 """A program on one device: its modules and constants, the memory of its calls, and the graphs of those.
 
-A call leases a workspace: the arena, and room for arrays that come from the host. So that two threads may call one
-program, there are as many workspaces as calls at a time; each is kept. What a call does is captured into a CUDA graph
-when its addresses come a second time, and launched as one from then on. Calls on other addresses are launched kernel by
+A call leases a workspace: the arena, and room for arrays that come from the host. There are as many workspaces as
+concurrent calls, so that several threads may call one program; each is kept. A call is captured into a CUDA graph when
+its addresses occur a second time, and launched as one from then on. Calls on other addresses are launched kernel by
 kernel: a graph is never changed.
 """
 
@@ -126,7 +126,7 @@ class Loaded:
 
     @contextlib.contextmanager
     def lease(self, stream: Stream) -> Generator[Workspace]:
-        """A workspace that nobody else has, for what follows on a stream.
+        """A workspace for exclusive use by the following work on a stream.
 
         Raises:
             ResourceExhausted: there is no memory for one.

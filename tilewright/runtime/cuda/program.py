@@ -6,8 +6,8 @@
 Nothing of a GPU is needed to make, load or save one; the first call looks for a device that it fits. Arrays on a device
 are used in place; NumPy arrays are copied there and back.
 
-Where all arrays are on the device and the stream is the caller's (`tw.stream`, the argument `stream`, or the current
-one of torch or CuPy), a call returns as soon as its kernels are launched. Every other call is done when it returns.
+If all arrays are on the device and the stream is the caller's (`tw.stream`, the argument `stream`, or the current one
+of torch or CuPy), a call returns as soon as its kernels are launched. Every other call is done when it returns.
 """
 
 from __future__ import annotations

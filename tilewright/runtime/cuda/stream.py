@@ -24,7 +24,7 @@ LEGACY_DEFAULT = 1
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream's handle. `owner` keeps it alive; `is_own` where nobody else knows it."""
+    """A stream's handle. `owner` keeps it alive; `is_own` if no other library knows it."""
 
     handle: int
     owner: object = None

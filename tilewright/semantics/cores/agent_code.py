@@ -7,9 +7,9 @@
             while o0(): yield False                      cores.reserve
             ...
 
-`o0` and so on make what the thread's core does there (`steps.py`), before the loops around it, so that what a core does
-not come to is not made. A generator yields True where others have to continue first, and False where it waits for a
-thread to wake it.
+`o0` and so on are made by the operation's step (`steps.py`) for the thread's core, before the loops around it, so that
+steps a core never reaches are not made. A generator yields True if others have to continue first, and False if it waits
+for a thread to wake it.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ reads, writes to arrays, writes to cores, and numbers of semaphores that are mul
 is known to a thread whose vector has c or more there. Its own events a thread knows; its clock moves on when it signals
 others what it knows.
 
-That what was written to other cores has come to all of them is known after a barrier. That it has come to one of them
-is known by a number that came there later: the core notes who knew of it, and when. Whoever knows that knows it, too.
+All cores are known to have received a write to other cores after a barrier. One of them is known to have received it by
+a semaphore update that arrives there later: the core records which threads knew of the write, and when. A thread that
+observes this update knows of the write, too.
 """
 
 from __future__ import annotations

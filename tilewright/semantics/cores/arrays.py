@@ -23,8 +23,8 @@ _Uses = dict[int, list[tuple[Stamp, Array]]]
 
 
 class ArrayMemory:
-    """`grid`: how many pages there are along each coordinate. Where a program only reads an array, who does is not
-    noted. Where it `is_once`, no element is to be written again; where it `is_whole`, each is to be written."""
+    """`grid`: how many pages there are along each coordinate. Readers of an array that a program only reads are not
+    recorded. With `is_once`, no element may be written twice; with `is_whole`, each has to be written."""
 
     def __init__(
         self,

@@ -93,8 +93,8 @@ def coefficients(expression: AffineExpr, dims: int) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True)
 class Numbers:
-    """The numbers that one result of a map gives at the points of some extents, row-major. Where `offsets` are known
-    they are added to what `argument`, an expression of Python, gives; else it gives all of them."""
+    """The numbers that one result of a map gives at the points of some extents, row-major. If `offsets` are known, each
+    is added to the value of `argument`, an expression of Python; else that expression gives all of them."""
 
     argument: str
     offsets: tuple[int, ...] | None

@@ -62,8 +62,8 @@ class Move(NamedTuple):
 
 
 class Moves:
-    """The moves of an operation on one array. Where all coordinates are sums of a base and what never changes, so are
-    pages of the array and positions; else they are worked out once for each position of the operation's window."""
+    """The moves of an operation on one array. If all coordinates are sums of a base and constants, so are pages of the
+    array and positions; else they are computed once for each position of the operation's window."""
 
     def __init__(self, op: cores.PagesOp, names: Names) -> None:
         map, symbols = op.map.data, names(op.symbols)

@@ -1,9 +1,9 @@
 """The tile registers of a core, which pass from math to pack by halves, and the source registers between unpack and
 math.
 
-A register holds a tile face by face, in 32 bits. Where registers have 16 bits, what is written to one is rounded. In
-the half that math acquires no register was written: a product, a reduction or a sum that is added to one starts there
-from its identity; what else reads one is a mistake.
+A register holds a tile face by face, in 32 bits. Registers of 16 bits round on each write. The half that math acquires
+has no written register: a matmul, a reduction or a sum that accumulates into one starts there from its identity; any
+other read of one is an error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Steps of movers on row-major arrays, and how rows of tiles are laid out in pages of queues.
 
-What an array by rows is touched at is counted in the pages of tiles that its elements would be in: an operation moves
-whole rows of such a page, or all that the array has of them.
+Accesses to an array stored by rows are counted in the pages of tiles that would contain its elements: an operation
+moves full rows of such a page, up to the end of the array.
 """
 
 from __future__ import annotations

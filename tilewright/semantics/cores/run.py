@@ -73,8 +73,8 @@ def run_program(
 ) -> ProgramRun:
     """Run a kernel that is one program, on arrays that are its refs in order and are written in place.
 
-    Seed 0 has the machine's times; others draw times and orders. Without `values` no tile is computed, and only times
-    come out. Without `checks` nothing is looked for that takes vector clocks; without `proofs` nothing before the run.
+    Seed 0 uses the machine's times; others draw times and orders. Without `values` no tile is computed, and only times
+    are returned. Without `checks` the run does no check that needs vector clocks; without `proofs` none before the run.
     With `whole_outputs` each element of an array that is only written has to be.
 
     Raises:

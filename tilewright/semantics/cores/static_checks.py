@@ -1,9 +1,9 @@
 """Static checks: hazards that do not depend on values or order, found without running the program.
 
-Limits of the machine are looked up. All else is followed thread by thread, on one core of those that do the same: how
-many pages go in at one end of a queue and come out at the other, whose turn it is to have the tile registers, in which
-state units are, what goes to which core, and how many numbers come to a semaphore and are waited for. What is too long
-to be followed, and what depends on others, is left to the run.
+Limits of the machine are looked up. All else is followed thread by thread, on one core of each group of equal ones: how
+many pages are pushed at one end of a queue and popped at the other, which thread owns the tile registers, in which
+state units are, which data goes to which core, and how often a semaphore is incremented and waited for. Paths that are
+too long to follow, and those that depend on other cores, are left to the run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Abstract execution of a thread on a core, without running the program.
 
-What a thread does next depends on where its core is and which trips it is in, and on nothing that others do: so it is
-known beforehand. A walk goes through it, with a state; as soon as a loop comes back to a state that it was in, and its
-trips do not differ, what they count is multiplied and the rest is left out.
+The next step of a thread depends on the position of its core and on the trips it is in, and on no other thread: so it
+is known beforehand. A walk goes through the thread with a state; as soon as a loop returns to an earlier state, and its
+trips do not differ, its counts are multiplied and the remaining trips are skipped.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ Names = Callable[[Sequence[SSAValue]], list[str]]
 
 @dataclass(frozen=True)
 class Step:
-    """`make` gives what one thread does, which takes `arguments`, expressions of Python. It may touch what others touch
-    only when all that comes before has happened (`in_order`), and it may have to wait (`waits`). Where something wrong
-    is seen as it is made, it `is_made_first`, before any thread does anything."""
+    """`make` gives the action of one thread, which takes `arguments`, expressions of Python. It may access shared state
+    only when all earlier events have happened (`in_order`), and it may have to wait (`waits`). If `make` itself detects
+    errors, it `is_made_first`, before any thread does anything."""
 
     make: Callable[[Agent], Action]
     arguments: str = ""

@@ -1,7 +1,7 @@
 """Bytes and numbers of device tiles of 32 x 32 elements, bit by bit, in the formats that a grid of cores stores.
 
 A tile has four faces of 16 x 16, row-major, each row-major inside; numbers are little-endian. Floats are rounded to
-nearest even, and what is beyond the largest number becomes an infinity.
+nearest even, and overflow gives an infinity.
 
 `bfp8` is stored as tt-metal's host packs `Bfp8_b` (convert_u32_to_bfp and get_max_exp in
 tt_metal/impl/data_format/blockfloat_common.cpp): first the exponents of the 64 blocks, one byte each with the bias of
@@ -10,7 +10,7 @@ f32, then for each element its sign and 7 bits of magnitude, so that it is magni
 - A block is a row of a face, and its exponent the largest among its elements.
 - A magnitude is the f32's 24 bits, shifted to the exponent of the block, and then rounded to nearest even. The shift
   cuts off, so that a number a little beyond a tie, by less than 24 bits see, counts as one; numbers of 16 bits have no
-  such bits. What rounds to 128 becomes 127.
+  such bits. A magnitude that rounds to 128 becomes 127.
 - Subnormals become 0, and what becomes 0 has no sign. A block of zeros has the exponent 0.
 - Infinities and NaN have the exponent 255, and keep what they are, but for a NaN without any of its 6 leading payload
   bits, which becomes an infinity. Their block has steps of 2^122 then, in which most other numbers are 0.
@@ -110,9 +110,9 @@ def store_array(array: Array, fmt: TileFormat | str, padding: float | None = Non
     """The pages of an array, (pages, page_bytes): those of the dims before the last two, then rows, then columns of
     tiles. An array of rank 1 or 0 is a row.
 
-    What is beyond the array holds `padding`, or what shows where it is used: NaN, or 2^31 in integers. In a block of a
-    block float that holds numbers of the array, too, that is the most negative number that leaves their exponent as
-    it is.
+    Elements beyond the array hold `padding`, or a value that is visible wherever it is used: NaN, or 2^31 in integers.
+    In a block of a block float that holds elements of the array, too, that is the most negative number that leaves
+    their exponent as it is.
     """
     name = _name(fmt)
     _check_fits(array)

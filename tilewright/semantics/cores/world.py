@@ -27,10 +27,10 @@ Entry = tuple[float, float, int, _Item | None]
 
 @dataclass(eq=False)
 class World:
-    """`values`: whether tiles are computed; `checks`: whether hazards are looked for by vector clocks; `order`: what
-    times and orders are drawn from, None for the nominal ones. `columns`: how many columns vectors have. `now`: the
+    """`values`: whether tiles are computed; `checks`: whether hazards are looked for by vector clocks; `order`: the
+    source of random times and orders, None for the nominal ones. `columns`: how many columns vectors have. `now`: the
     time, in cycles. `dram_banks`, and `memories` of cores by each network: until when they are busy with pages of
-    arrays. `heap` always ends with an entry that never comes."""
+    arrays. `heap` always ends with an entry at infinite time."""
 
     grid: CoreGrid
     values: bool

@@ -1,1 +1,1 @@
-"""The executor of thread blocks: warps, shared and tensor memory, asynchronous copies and products, hazards."""
+"""The executor of thread blocks: warps, shared and tensor memory, asynchronous copies and MMAs, hazards."""

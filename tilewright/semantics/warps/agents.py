@@ -51,7 +51,7 @@ class Agent:
 
     @property
     def said_rows(self) -> list[int]:
-        """Those of the warps that there are."""
+        """The rows of the warps that exist."""
         return list(range(self.first, self.first + self.warps))
 
     @property

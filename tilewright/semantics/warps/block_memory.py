@@ -1,9 +1,9 @@
 """The memory that the warps of a block share, by physical address, and the accesses to each of its cells.
 
-It is pessimistic: what a copy copies is there when a thread has waited for it and no sooner, and a cell that one thread
-writes and another one touches needs something between that orders them (`clocks.py`). What one lane touches, its warp
-touches. What works asynchronously sees what warps wrote only after a fence. Buffers with planned addresses overlap as
-their addresses do.
+The model is pessimistic: data of a copy arrives when a thread has waited for it and no sooner, and a cell that one
+thread writes and another one accesses needs an ordering between the two (`clocks.py`). An access by one lane counts as
+one by its warp. Asynchronous operations see writes of warps only after a fence. Buffers with planned addresses overlap
+as their addresses do.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Plan:
 
     @staticmethod
     def of(region: scheduled.ParallelOp) -> Plan:
-        """Those of a region. A buffer without an address gets one of its own after all that have.
+        """The addresses of a region's buffers. A buffer without an address gets one of its own after all that have.
 
         Raises:
             HazardError: a buffer is where barriers are.

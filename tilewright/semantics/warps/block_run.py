@@ -1,6 +1,6 @@
 """One thread block: its memory, its roles, its barriers, and what works asynchronously for it.
 
-What it does to other blocks of its cluster goes to the barriers of the same numbers there, and to the same positions.
+Effects on other blocks of its cluster apply to their barriers of the same index, and to the same offsets.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class BlockPlan:
                 self.barrier_count += int(op.count.value.data)
 
     def agents(self, rank: int = 0, first: int = 0) -> list[Agent]:
-        """Those of a block, whose rows are those from `first` on."""
+        """The roles of a block, with rows from `first` on."""
         where = f" of rank {rank}" if self.cluster > 1 else ""
         agents = [Agent(_MAIN + where, first, self.warps, rank)]
         for op in self.roles:
@@ -164,7 +164,7 @@ class BlockRun:
 
     @property
     def rows(self) -> range:
-        """Those of the block's warps."""
+        """The rows of the block's warps."""
         return range(self.agents[0].first, self.agents[-1].rows[-1] + 1)
 
     @property

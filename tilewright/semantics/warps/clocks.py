@@ -1,9 +1,9 @@
 """Vector clocks: what each warp of the blocks that run together knows to have happened.
 
-A column stands for a warp, or for a barrier in memory in whose name tensor copies arrive and MMAs end. What happened at
-clock c of a column is known to a warp whose row has c or more there; to all of its lanes, so a warp does not know what
-it did itself before it met at a barrier. A warp's clock moves on when it signals others what it knows and when it
-fences, so that what it does later is distinguished from what it did before.
+A column stands for a warp, or for an mbarrier in whose name tensor copies arrive and MMAs end. An event at clock c of a
+column is known to a warp whose row has c or more there; to all of its lanes, so a warp does not know its own events
+before it met at a barrier. A warp's clock advances when it signals others and when it fences, so that later events are
+distinguished from earlier ones.
 """
 
 from __future__ import annotations

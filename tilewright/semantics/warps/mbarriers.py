@@ -1,8 +1,8 @@
 """Barriers in the memory of a block: phases that complete by arrivals and by bytes. PTX ISA, mbarrier.
 
-What depends on whose turn it was is asked of the clocks instead, so that one order of events shows what another one
-would do: who arrives must know that the phase before is complete, and who completes a phase that all who waited for
-the one before have gone on.
+Dependences on the order of roles are checked by the clocks instead, so that one order of events shows errors of the
+others: a thread that arrives must know that the phase before is complete, and one that completes a phase must know that
+all waiters of the one before have continued.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class _Passed:
 
 
 class Mbarrier:
-    """One barrier. `row`: the warp that made it. `column`: that of the clocks in whose name its bytes come. `own`: the
-    warps of its block. What those of other blocks of a cluster do there need not see, but come after, what completed
-    the phase before."""
+    """One barrier. `row`: the warp that made it. `column`: the column of the clocks in whose name its bytes arrive.
+    `own`: the warps of its block. Arrivals from other blocks of a cluster need not know of the completion of the phase
+    before, but happen after it."""
 
     def __init__(self, name: str, arrivals: int, clocks: Clocks, row: int, column: int, own: range) -> None:
         self.name = name
@@ -132,9 +132,9 @@ class Mbarrier:
         self._complete(who)
 
     def promise(self, row: int, before: Sent, who: str) -> int:
-        """An arrival that comes when the MMAs that one warp began have been done, which indicates what came `before`;
-        gives the clock of their end. What other barriers the same warp promises arrivals at in its own block is
-        notified, too, for these come one after the other; in other blocks they come when they do."""
+        """Register an arrival upon completion of the MMAs that one warp issued, which carries the knowledge in
+        `before`; gives the clock of their end. Other barriers of the block at which the same warp has promised arrivals
+        know of it too, for these arrivals are in order; in other blocks they arrive in any order."""
         self._check_arrival([row], who)
         if self._promised == self._pending:
             raise PhaseError(f"{who} is an arrival at {self}, {self._promised} of which are to come")
@@ -164,7 +164,7 @@ class Mbarrier:
         self.phase += 1
 
     def _check_passed(self, who: str) -> None:
-        """Those who wait for the phase before do not miss it, in any order of events."""
+        """Check that waiters for the phase before do not miss it, in any order of events."""
         if not self.phase:
             return
         before = self._passed.pop(self.phase - 1, [])
@@ -229,7 +229,7 @@ class Mbarrier:
 
 @dataclass
 class Mbarriers:
-    """Those of one operation, by number."""
+    """The barriers of one operation, by index."""
 
     name: str
     barriers: list[Mbarrier] = field(default_factory=list[Mbarrier])

@@ -1,7 +1,7 @@
 """MMAs of blocks of warps, and those that continue while the warps do.
 
-What an asynchronous MMA adds up to is in registers that no other operation may touch: each further MMA, and each
-`mma_wait`, continues with them, and only who continues with them last may use them.
+The accumulator of an asynchronous MMA is in registers that no other operation may access: each further MMA, and each
+`mma_wait`, continues with them, and only the user of the last result may read them.
 """
 
 from __future__ import annotations

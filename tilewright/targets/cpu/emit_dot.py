@@ -1,9 +1,9 @@
 """Print a register-blocked matmul: panels of the right operand outside, blocks of rows inside, and in the middle a
 micro-kernel.
 
-Rows of a right operand that is read in place are far from each other in memory, or begin within lines. Where the matmul
-is to keep them, the first block of rows that meets a panel writes what it reads to scratch memory, a panel's rows one
-after the other, and the blocks after it read it from there: packing costs no pass of its own.
+Rows of a right operand that is read in place are far apart in memory, or begin within cache lines. If the matmul is to
+keep them, the first block of rows that reads a panel also writes it to scratch memory, the rows of a panel
+contiguously, and later blocks read it from there: packing costs no pass of its own.
 
 An operand may end before the tile does: rows that a left operand lacks are zeros in the accumulator, and so are columns
 that a right operand lacks.
@@ -238,7 +238,7 @@ class _Product:
         return self._ahead_of_rows(panel, block, blocks) if self.kept is not None else None
 
     def _ahead_of_panel(self, panel: Value, block: Value, blocks: int) -> Ahead:
-        """Each of the blocks asks for an equal part of it, in whole lines a trip."""
+        """Each of the blocks prefetches an equal part of the panel, in full cache lines a trip."""
         line_bytes = self.context.machine.memory("l1").line_bytes
         depth = self.op.shape[2]
         panel_lines = -(-depth * self.op.micro_tile[1] * self.type.dtype.itemsize // line_bytes)

@@ -64,15 +64,15 @@ class _Scan:
 
     @property
     def keeps_order(self) -> bool:
-        """Floating-point products must not combine later factors first: they may overflow where the product of all is
-        small, and infinity times an earlier zero is no number."""
+        """Whether factors must be combined in order. A cumulative product of floats must not combine later factors
+        first: they may overflow although the total is small, and infinity times an earlier zero is NaN."""
         return self.fn == "multiply" and self.dtype.is_float
 
     def combine(self, total: Value, value: Value) -> Value:
         return emit_function(self.builder, self.fn, self.dtype, [total, value])
 
     def place(self, index: Value, span: int) -> Value:
-        """Where the `index`-th group of elements in order starts, `span` of them in memory."""
+        """The offset of the `index`-th group of elements in scan order, `span` of which are in memory."""
         return self.builder.sub(self.builder.sub(self.count, i64(span)), index) if self.reverse else index
 
     # ---- along the last axis ------------------------------------------------------------------------------------

@@ -167,8 +167,8 @@ class _Search:
 
     def estimate(self, source: Elements) -> None:
         """The first of every `GROUP`-th element of the line's start: k of these are at least as large as the k-th of
-        them, and few elements are. What is compared with is one rank beyond the next, as the k-th itself must pass, and
-        the rank between zero and what is less belongs to no element."""
+        them, and few elements are. The threshold is one rank beyond the next, as the k-th itself must pass, and the
+        rank between zero and smaller elements belongs to no element."""
         builder, dtype, bits = self.builder, self.dtype.compute, rank_bits(self.dtype)
         lanes = 8 * self.nest.context.machine.vector.bytes // bits
         shape = ir.VectorType(ir.IntType(bits), lanes)

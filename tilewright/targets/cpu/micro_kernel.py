@@ -37,8 +37,8 @@ class Ahead:
 @dataclass(frozen=True)
 class MicroKernel:
     """`rows` x `columns` accumulators, of which the last vector is partly written if `columns` is no multiple of the
-    vector width; of the right operand only `present` columns may be read, and the others are zeros. What is read of it
-    is written to the panel `kept`, if there is one."""
+    vector width; of the right operand only `present` columns may be read, and the others are zeros. Its elements are
+    also written to the panel `kept`, if there is one."""
 
     builder: Builder
     dtype: DType

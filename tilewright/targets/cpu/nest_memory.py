@@ -374,8 +374,9 @@ class NestMemory:
         return self._filled(widen(self.builder, raw, dtype), guard, fill)
 
     def _ask_ahead(self, found: Access, pointer: Value) -> None:
-        """Ask for what the loop next to the vectors comes to some trips later, where it jumps farther than the hardware
-        looks ahead, from one short run of memory to another. What stays in the second-level cache is there already."""
+        """Prefetch data that the loop around the vectors reads some trips later, if it jumps farther than the hardware
+        prefetcher follows, from one short run of memory to another. An array that fits the second-level cache needs no
+        prefetch."""
         plan, item = self.plan, found.type.dtype.itemsize
         if found.type.space.data or plan.vector_dim is None or not outgrows_cache(found, self.context.machine):
             return
@@ -427,8 +428,8 @@ class NestMemory:
             prefetch(self.builder, offset_pointer(self.builder, pointer, i64(READ_AHEAD_BYTES), 1), 1)
 
     def _claim_ahead(self, op: tile.StoreOp, at: Indices, found: Access, pointer: Value) -> None:
-        """Prefetch the cache lines of a stream of stores. What a later nest stores is asked for here, by the nest that
-        fills the buffer it is computed from, which computes meanwhile."""
+        """Prefetch the cache lines of a stream of stores. The destination of a later nest is prefetched here, by the
+        nest that fills the buffer it is computed from, while that one computes."""
         context = self.context
         if self.position.block is not None and self.plan.turned_dim is not None:
             self._claim_next_block(found, pointer, self.plan.turned_dim)

@@ -1,8 +1,8 @@
-"""Stores past the caches, of whole lines to memory that is not read first.
+"""Non-temporal stores of full cache lines to memory that is not read first.
 
-A transpose writes lines far apart. Each has to come into a cache before it is written there, and no prefetcher sees it
-coming: 16 MiB take 1.4 to 1.6 times as long, 64 MiB 3.6 times, and together with reading the result still as long or
-longer. Streams of lines one after the other gain nothing, and who reads them next would read memory.
+A transpose writes lines far apart. Each has to be loaded into a cache before it is written, and no prefetcher predicts
+it: 16 MiB take 1.4 to 1.6 times as long, 64 MiB 3.6 times, and together with reading the result still as long or
+longer. Streams of consecutive lines gain nothing, and their next reader would read memory.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ class Records:
 
     @staticmethod
     def temporary(context: FunctionContext, dtype: DType, indices: int, count: int) -> Records:
-        """Memory of this thread for `count` records of elements of a type, whose indices are below `indices`. What is
-        written to it in vectors may pass its end by a vector."""
+        """Memory of this thread for `count` records of elements of a type, whose indices are below `indices`. Vector
+        stores may pass its end by a vector."""
         planes = 1 if rank_bits(dtype) == 32 and indices <= SHORT_INDICES else 2
         room = count * 8 + context.machine.vector.bytes
         return Records(context.builder, tuple(context.temporary(room) for _ in range(planes)))

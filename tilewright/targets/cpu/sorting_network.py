@@ -73,8 +73,8 @@ class Network:
         return result
 
     def _in_vectors(self, records: Sequence[Record], steps: Sequence[int]) -> list[Record]:
-        """Lanes in order, step by step, whose numbers differ by the bits of a step. Where there are two vectors, they
-        share their comparisons."""
+        """Compare and exchange lanes, step by step, whose indices differ by the bits of a step. Two vectors share their
+        comparisons."""
         if len(records) == 1:
             (one,) = records
             for step in steps:
@@ -161,7 +161,7 @@ class MemorySort:
 
     @property
     def block(self) -> int:
-        """Records that are in registers at a time. What is sorted is a power of two of blocks."""
+        """Records that are in registers at a time. A sort has a power of two of blocks."""
         return BLOCK_VECTORS * self.lanes
 
     def sort(self, builder: Builder, planes: Sequence[Value], count: Value) -> None:

@@ -1,9 +1,9 @@
 """LLVM IR of the way in from Python: `tw_call`, a METH_FASTCALL function over a program's descriptor, and `tw_run`.
 
 `tw_call` checks each argument against its spec straight in NumPy's array structure, allocates or takes the outputs,
-runs the program (without the interpreter's lock when that is worth it) and returns one array or a tuple. Whatever it
-does not handle, from a wrong dtype to an array that must be copied first, it answers with the descriptor's `mismatch`
-object and leaves to Python.
+runs the program (without the interpreter's lock when that is worth it) and returns one array or a tuple. Other
+arguments, from a wrong dtype to an array that must be copied first, make it return the descriptor's `mismatch` object
+and are left to Python.
 """
 
 from __future__ import annotations

@@ -81,7 +81,8 @@ def tcgen05_commit(builder: Builder, barrier: Value) -> None:
 
 
 def tcgen05_commit_to(builder: Builder, barrier: Value, blocks: int) -> None:
-    """The same at the mbarrier at this place in each of the first so many blocks of the cluster."""
+    """One arrival at the mbarrier of this offset in each of the first `blocks` blocks of the cluster, when the MMAs
+    that this thread issued are complete."""
     chip(builder, "tcgen05.commit.mc.shared.cg1", VOID, barrier, ir.Constant(I16, (1 << blocks) - 1))
 
 

@@ -1,8 +1,8 @@
 """Functions of f32 by the chip's own instructions, without a branch, on scalars or vectors.
 
 MUFU, the unit for such functions, gives 2^x within 2^-22 of the result, 1/x within 1 ULP and 1/sqrt(x) within 2^-22.9
-of the result (PTX ISA, "ex2", "rcp" and "rsqrt").
-What is reduced before it, so that its argument is exact enough, and what is made of its result is here.
+of the result (PTX ISA, "ex2", "rcp" and "rsqrt"). This module reduces arguments so that MUFU is exact enough, and
+reconstructs results from its output.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Floats of 8 bits by the chip's own conversions: PTX ISA, "Data Movement and Conversion Instructions: cvt".
 
-`cvt` to 8 bits gives the largest number for all that is larger, infinities included. What rounds beyond it is one code
-further: the infinity of e5m2, the NaN of e4m3.
+`cvt` to 8 bits saturates: all larger values, infinities included, give the largest number. Values that round
+beyond it get the next code: the infinity of e5m2, the NaN of e4m3.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Print a scheduled kernel as an LLVM module for NVPTX: one entry, its parameters the kernel's refs in order.
 
-A thread holds of each tile what its layout states (`fragments.py`); what it computes of them is in `emit_tiles.py`. A
-point of the kernel's grid is a block: the number of the block counts points, the last dim fastest.
+A thread holds the elements of each tile that its layout states (`fragments.py`); computation on them is in
+`emit_tiles.py`. A point of the kernel's grid is a thread block: the block id counts points, the last dim fastest.
 """
 
 from __future__ import annotations
@@ -472,8 +472,8 @@ class _Emitter(TileEmitter):
             self._find_thread_again()
 
     def _find_thread_again(self) -> None:
-        """What follows the matmuls of a tile has its addresses from here: from before the loop over tiles they would be
-        kept in registers next to the sums."""
+        """Read the thread id again for code after the matmuls of a tile: addresses from before the loop over tiles
+        would stay in registers during the matmuls, next to the accumulators."""
         thread = assembly(self.builder, "mov.u32 $0, %tid.x;", "=r", I32)
         self.threads = self._threads(thread, self.builder.block)
 

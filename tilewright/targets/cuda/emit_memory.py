@@ -1,7 +1,7 @@
 """Loads and stores: each thread its own elements, in vectors where they are next to each other in memory.
 
-A lane beyond the array's end reads the array's first element instead, and takes `fill`: no branch is needed. What is
-stored is stored by one of the threads that hold it.
+A lane beyond the array's end reads the array's first element instead, and takes `fill`: no branch is needed. Each
+element is stored by one of the threads that hold it.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ def emit_mma(threads: Threads, atom: str, left: Operand, right: Operand, accumul
 
 
 def _multiply_and_add(threads: Threads, left: Memory, right: Memory, accumulator: Fragment) -> Fragment:
-    """A loop over the depth: each thread multiplies a column of its rows by a row of its columns."""
+    """A loop over the depth that computes the matmul with FMAs: in each step a thread adds the outer product of a
+    column of its rows and a row of its columns."""
     builder, depth = threads.builder, left.shape[1]
     coordinates = Coordinates(threads, accumulator.layout)
     registers = list(registers_of(coordinates.table))
@@ -81,8 +82,8 @@ class _Line:
         self._read: dict[int, Value] = {}
 
     def element(self, register_part: int, place: Value, step: Value) -> Value:
-        """The element at a position, in the accumulator's register form. Those that differ in the part that the
-        register decides are different ones."""
+        """The element at a position, in the accumulator's register form. Positions that differ in `register_part` have
+        elements of their own."""
         if register_part not in self._read:
             self._read[register_part] = self._load(place, step)
         return self._read[register_part]
@@ -132,8 +133,8 @@ _DEPTH_BYTES = 32
 def _by_warps(
     builder: Builder, left: Fragment | Matrices, right: Fragment | Matrices, accumulator: Fragment
 ) -> Fragment:
-    """Each warp its part: registers of one instruction follow each other, its tiles row by row (`catalogue`). What is
-    in buffers is loaded a step of the depth before it is multiplied."""
+    """Issue MMAs for each warp's part: registers of one instruction are consecutive, its tiles row by row
+    (`catalogue`). Operands in buffers are loaded one depth step ahead of their MMAs."""
     names = (_PTX_NAMES[each.dtype.name] for each in (left, right, accumulator))
     kind = _Instruction(_DEPTH_BYTES // left.dtype.itemsize, *names)
     a, b = _Words.of(builder, left), _Words.of(builder, right)

@@ -74,7 +74,7 @@ class Roles:
 
     @property
     def threads(self) -> int:
-        """Those of a block."""
+        """The threads of a block."""
         return (self.warps + self._of_roles) * self.lanes
 
     def begin(self, function: Any) -> None:

@@ -1,8 +1,8 @@
 """Scans of lines that a warp holds in its registers and lanes.
 
-The digits of a line's index are taken from the fastest to the slowest. What is scanned within blocks of one digit's
-weight is scanned within those of the next by combining each block with the total of the blocks before it: a register's
-blocks one after the other, a lane's by asking lanes 1, 2, 4, ... blocks before (Hillis and Steele, 1986).
+The digits of a line's index are taken from the fastest to the slowest. A scan within blocks of one digit's weight
+becomes a scan within those of the next by combining each block with the total of the blocks before it: a register's
+blocks one after the other, a lane's by shuffles from lanes 1, 2, 4, ... blocks before (Hillis and Steele, 1986).
 """
 
 from __future__ import annotations

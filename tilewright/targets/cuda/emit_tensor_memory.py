@@ -123,7 +123,7 @@ class TensorMemory:
         return Fragment(layout, type.dtype, dict(enumerate(values)))
 
     def put(self, threads: Threads, op: tensor_memory.TensorPutOp, value: Fragment) -> None:
-        """The same columns and lanes, from registers.
+        """Store registers to the columns and lanes of tensor memory that `load` reads.
 
         Raises:
             CompilerBug: the layout has in a warp what others reach.

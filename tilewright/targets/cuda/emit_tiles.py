@@ -334,7 +334,7 @@ class TileEmitter:
         return self.builder.select(self._is_beyond(op, index), filling, operands[0])
 
     def _renamed(self, source: SSAValue, result: SSAValue) -> Held:
-        """The same registers under another layout."""
+        """The registers of a tile under another layout."""
         held = self.tiles[source]
         if not isinstance(held, Fragment):
             raise CompilerBug(f"a tile of {array_type(source)} has no layout")

@@ -55,7 +55,7 @@ def mbarrier_arrive(builder: Builder, barrier: Value) -> None:
 
 
 def mbarrier_arrive_at(builder: Builder, barrier: Value, rank: Value) -> None:
-    """The same at the mbarrier at this place in the block of that rank of the cluster."""
+    """One arrival at the mbarrier of this offset in the block of that rank of the cluster."""
     text = "{.reg .b32 there; mapa.shared::cluster.u32 there, $0, $1; mbarrier.arrive.shared::cluster.b64 _, [there];}"
     assembly(builder, text, "r,r,~{memory}", VOID, builder.ptrtoint(barrier, I32), rank)
 

@@ -1,7 +1,8 @@
 """Operands of wgmma and tcgen05.mma in shared memory: from layouts to the fields of matrix descriptors.
 
 PTX ISA, 9.7.15.5.1.2 "Shared Memory Matrix Layout" ("Canonical Layouts", "Matrix Descriptor Format") and 9.7.16.4.1
-"Shared memory descriptor". What the hardware reads is written down once more here and compared with the layout.
+"Shared memory descriptor". The addresses that the hardware reads are computed once more here and compared with the
+layout.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def _linear(layout: Layout) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def _strides(linear: np.ndarray[Any, Any], size: int, swizzle: int, major: Major) -> tuple[int, int]:
-    """Leading and stride byte offset: from one chunk, or group of 8, to the next. What is not used is one chunk."""
+    """Leading and stride byte offset: from one chunk, or group of 8, to the next. An unused offset is one chunk."""
 
     def between(line: int, column: int) -> int:
         inside = line < linear.shape[0] and column < linear.shape[1]

@@ -1,7 +1,7 @@
 """A thread's registers in LLVM vectors of a few: code of many elements is text of few lines.
 
-LLVM takes such vectors apart when it selects instructions, or has the chip do two elements at a time where it can. What
-is one instruction an element is not worth the lines that put a vector together and take it apart.
+LLVM splits such vectors when it selects instructions, or packs two elements per instruction where the chip can. A
+function that is one instruction an element is not worth the lines that build a vector and split it.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ def _steps_of(origins: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...] |
 
 
 def _taken(each: Sequence[T]) -> Iterator[Sequence[T]]:
-    """What is of one instruction, four or two where there are so many."""
+    """The matrices of each instruction: four or two, if as many are left, else one."""
     first = 0
     while first < len(each):
         left = len(each) - first

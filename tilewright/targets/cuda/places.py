@@ -1,9 +1,9 @@
 """Addresses that differ between the registers of a thread by constants, swizzled or not.
 
-A swizzle exchanges bits below some power of two, and there the position of an index is a XOR of the positions of its
-bits, where no two parts carry into each other. What a register adds to the thread's own position is then split: the
-bits below that threads reach are XORed, once for all registers that share them; the rest is added, as a constant that
-instructions take.
+A swizzle exchanges bits below some power of two, and there the offset of an index is a XOR of the offsets of its bits,
+if no two parts carry into each other. A register's offset from the thread's own is then split: the bits below that
+threads reach are XORed, once for all registers that share them; the rest is added, as a constant that instructions
+take.
 """
 
 from __future__ import annotations

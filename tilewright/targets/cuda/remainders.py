@@ -54,8 +54,7 @@ def _scalar_fmod(builder: Builder, x: Value, y: Value) -> Value:
 
 
 def _parts(builder: Builder, value: Value, mantissa: int) -> tuple[Value, Value]:
-    """Exponent and mantissa of a number without its sign. Those of subnormals have the least exponent, and no leading
-    one."""
+    """Exponent and mantissa of a number without its sign. Subnormals have the least exponent, and no leading one."""
     word = value.type
     exponent = builder.lshr(value, ir.Constant(word, mantissa))
     fraction = builder.and_(value, ir.Constant(word, (1 << mantissa) - 1))

@@ -1,7 +1,7 @@
 """From LLVM text to SASS, in a separate process: LLVM and NVIDIA's assembler may end theirs.
 
-The assembler (nvJitLink) and the disassembler (nvdisasm) come with the extra `cuda`. What the tools may be asked is in
-tables, so that a wrong pair of chip and PTX version never reaches them.
+The assembler (nvJitLink) and the disassembler (nvdisasm) come with the extra `cuda`. Tables list the requests that the
+tools accept, so that a wrong pair of chip and PTX version never reaches them.
 """
 
 from __future__ import annotations

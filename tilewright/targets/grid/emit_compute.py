@@ -2,9 +2,9 @@
 
 One text is compiled three times, for unpack, math and pack; each call is taken apart into those by the headers.
 
-`configure` prints the call that prepares a unit. The first formats are part of `compute_kernel_hw_startup`. What the
-vector unit is prepared for hangs on more than the function, such as whether an operand is a number: where it is not
-prepared for a `map`, this prepares it there.
+`configure` prints the call that prepares a unit. The first formats are part of `compute_kernel_hw_startup`. The state
+of the vector unit depends on more than the function, such as whether an operand is a number: if a `map` needs another
+state, it is set up right before the `map`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The scalar functions as calls of the vector unit (SFPU) on tile registers: the names that ttnn 0.81 has for them.
 
-Most calls work in place, or write any register; those with one number take its bits. What has no call of its own is
-made of others where that is exact enough, and is refused where it is not.
+Most calls work in place, or write any register; those with one number take its bits. Functions without a call of their
+own are composed of others if that is exact enough, and are refused if it is not.
 """
 
 from __future__ import annotations

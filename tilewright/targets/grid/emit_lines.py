@@ -1,4 +1,4 @@
-"""Prints what movers do along the lines of a tile: scans, and sorts by merging."""
+"""Prints operations of data movement threads along the rows or columns of a tile: scans, and sorts by merging."""
 
 from __future__ import annotations
 

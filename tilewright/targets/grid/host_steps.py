@@ -59,7 +59,7 @@ class HostSteps(ABC, Generic[T]):
         """The results for some arguments; without values, for none.
 
         Raises:
-            HazardError: something in a kernel is in no order, or waits for what does not come.
+            HazardError: accesses of a kernel are not ordered, or a wait is never signalled.
             UnsupportedOnTargetError: an array has a type that the machine does not store.
         """
         block = self.unit.main.body.block

@@ -41,7 +41,7 @@ class GridProgram:
         seed 0. The times of its kernels are in `runs` then.
 
         Raises:
-            HazardError: something in a kernel is in no order, or waits for what does not come.
+            HazardError: accesses of a kernel are not ordered, or a wait is never signalled.
         """
         simulation = Simulation(self.unit, seed=seed)
         results = simulation.run(arrays)

@@ -319,7 +319,7 @@ def exact_sum(left: Lanes, right: Lanes) -> tuple[Lanes, Lanes]:
 
 
 def exact_product(left: Lanes, right: Lanes) -> tuple[Lanes, Lanes]:
-    """left * right as the rounded product and what it lost."""
+    """left * right as the rounded result and its rounding error."""
     total = left * right
     return total, left.times_plus(right, -total)
 

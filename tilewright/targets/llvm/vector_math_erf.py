@@ -1,6 +1,6 @@
 """erf and erfc.
 
-Where a register holds a table, `f32` has erf by pieces. Elsewhere, up to 1, erf(x) = x + x P(x^2). Beyond, `f32` needs
+If a register holds a table, `f32` has a piecewise erf. Otherwise, up to 1, erf(x) = x + x P(x^2). Beyond, `f32` needs
 one polynomial more; `f64` takes erfc(x) = exp(-x^2) g(x), with g a polynomial in q = 1 / (x + 3) (after Schonfelder,
 "Chebyshev expansions for the error and related functions").
 """

@@ -1,8 +1,8 @@
 """sin, cos and tan of every finite number.
 
 Small arguments lose a multiple of pi given in three parts (Cody and Waite); with fused steps the first subtraction is
-exact. Where any lane is too large for that, a loop over the lanes takes its fraction of pi from the bits of 1 / pi
-(Payne and Hanek, "Radian reduction for trigonometric functions").
+exact. If any lane is too large for that, a loop over the lanes takes its fraction of pi from the bits of 1 / pi (Payne
+and Hanek, "Radian reduction for trigonometric functions").
 """
 
 from __future__ import annotations

@@ -24,12 +24,12 @@ class Step:
 
     @property
     def operands(self) -> list[Array]:
-        """What the primitive was applied to."""
+        """The operands of the primitive."""
         return [Array(value, current_graph()) for value in self.node.operands]
 
     @property
     def results(self) -> list[Array]:
-        """What it gave."""
+        """The results of the primitive."""
         return [Array(value, current_graph()) for value in self.node.results]
 
     @property

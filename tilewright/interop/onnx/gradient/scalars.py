@@ -95,7 +95,7 @@ _PAIRS: dict[str, Callable[[Array, Array, Array, Array], Cotangents]] = {
 
 
 def scalar_cotangents(name: str, g: Array, result: Array, operands: list[Array]) -> Cotangents:
-    """What the cotangent `g` of the result of a scalar function gives its operands, all of one shape.
+    """The cotangents of a scalar function's operands, all of one shape, from the cotangent `g` of its result.
 
     Raises:
         UnsupportedOperatorError: the function has no derivative here.

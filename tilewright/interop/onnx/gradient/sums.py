@@ -31,7 +31,8 @@ def _reduce(step: Step) -> Cotangents:
 
 
 def _of_product(x: Array, g: Array, kept: Sequence[int], axes: Sequence[int]) -> Array:
-    """Each element gives the product of all others: of those before it and those after it."""
+    """The gradient of a reduction by multiplication: for each element the exclusive cumulative product of the elements
+    before it, times that of those after it."""
     order = [*kept, *axes]
     moved = transpose(x, order)
     rows = reshape(moved, (math.prod(moved.shape[: len(kept)]), math.prod(moved.shape[len(kept) :])))

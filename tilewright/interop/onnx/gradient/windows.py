@@ -34,13 +34,13 @@ def _window_reduce(step: Step) -> Cotangents:
 
 
 def _starts(window: Sequence[int], dilation: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Where each element of the first window is."""
+    """The offsets of the elements of the first window."""
     for place in itertools.product(*map(range, window)):
         yield tuple(n * d for n, d in zip(place, dilation, strict=True))
 
 
 def _shares_of_extremes(step: Step, x: Array) -> list[Array]:
-    """What each element of the windows is given: equal extremes share it."""
+    """The share of the gradient that each element of the windows gets: equal extremes share it."""
     result = step.results[0]
     strides = step.attribute("strides")
     outside = x.dtype.lowest if step.attribute("fn") == "maximum" else x.dtype.highest

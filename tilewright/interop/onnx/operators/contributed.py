@@ -128,7 +128,7 @@ def matmul_integer_to_float(
     b_zero: Array | None = None,
     bias: Array | None = None,
 ) -> Array:
-    """The product of quantised matrices, as floats."""
+    """The matmul of quantised matrices, as floats."""
     scale = _scalar(a_scale) * _scalar(b_scale)
     y = tw.astype(matmul_integer(node, a, b, a_zero, b_zero), scale.dtype) * scale
     return y if bias is None else y + bias
@@ -138,7 +138,7 @@ def matmul_integer_to_float(
 def dynamic_quantize_matmul(
     node: Node, a: Array, b: Array, b_scale: Array, b_zero: Array | None = None, bias: Array | None = None
 ) -> Array:
-    """The product of a matrix, quantised by its largest and smallest element, with a quantised one, as floats."""
+    """The matmul of a matrix, quantised by its largest and smallest element, with a quantised one, as floats."""
     quantised, scale, zero = dynamic_quantize(node, a)
     return matmul_integer_to_float(node, quantised, b, scale, b_scale, zero, b_zero, bias)
 

@@ -91,7 +91,7 @@ def _unrolled(node: Node, body: Any, limit: int, carried: list[Any]) -> tuple[An
 
 
 def _nothing(node: Node, body: Any, carried: list[Any]) -> list[Any]:
-    """What a loop of no trips gathers: arrays of no elements, of the shape that one trip would add."""
+    """The gathered results of a loop without trips: arrays of no elements, of the shape that one trip would add."""
     declared = [_declared(node, output) for output in body.output[1 + len(carried) :]]
     if any(element is None for element in declared):
         # Traced for its types alone; nothing reads it.

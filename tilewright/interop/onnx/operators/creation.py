@@ -15,7 +15,7 @@ from tilewright.interop.onnx.registry import Node, lifted, operator
 
 @operator("Constant")
 def constant(node: Node) -> Array:
-    """What one of the attributes holds."""
+    """The constant that one of the attributes holds."""
     if "value" in node.attributes:
         return lifted(node.required("value"))
     for name, dtype in (("value_float", np.float32), ("value_floats", np.float32)):

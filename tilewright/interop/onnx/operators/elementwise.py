@@ -191,7 +191,7 @@ def clip(node: Node, x: Array, low: Array | None = None, high: Array | None = No
 
 
 def _clipped(x: Array, low: Any, high: Any) -> Array:
-    """What equals a bound stays: zeros keep their sign."""
+    """Clip an array; elements equal to a bound are unchanged, so that zeros keep their sign."""
     above = x if low is None else tw.where(_passes(tw.less, x, low), low, x)
     return above if high is None else tw.where(_passes(tw.greater, above, high), high, above)
 
@@ -417,7 +417,7 @@ def cast_like(node: Node, x: Array | Coded, like: Array | Coded) -> Array | Code
 
 @operator("BitCast")
 def bit_cast(node: Node, x: Array) -> Array:
-    """The same bits as another element type of that width."""
+    """Reinterpret the bits as another element type of equal width."""
     to = dtype_of(node, node.required("to"))
     if x.dtype.is_bool and to.is_integer and to.bits == 8:
         return tw.astype(x, to)

@@ -1,7 +1,7 @@
 """Fourier transforms.
 
-In a program they are products with the matrix of the transform, whose cost grows with the square of its length. Long
-ones leave it for the host, which has fast ones.
+In a program they are matmuls with the matrix of the transform, whose cost grows with the square of its length. Long
+transforms run on the host instead, which has fast ones.
 """
 
 from __future__ import annotations

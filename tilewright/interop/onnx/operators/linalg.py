@@ -1,4 +1,4 @@
-"""Products of matrices and general contractions."""
+"""Matmuls and general contractions."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def _centred(x: Array, zero_point: Array | None, *, rows: bool) -> Array:
 
 @operator("MatMulInteger")
 def matmul_integer(node: Node, a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None) -> Array:
-    """The product of integers without their zero points, as i32."""
+    """The matmul of integers without their zero points, as i32."""
     return tw.matmul(_centred(a, a_zero, rows=True), _centred(b, b_zero, rows=False))
 
 
@@ -126,7 +126,7 @@ def quantised_matmul(
     y_scale: Array,
     y_zero: Array,
 ) -> Array | Coded:
-    """The product of quantised matrices, quantised."""
+    """The matmul of quantised matrices, quantised."""
     if y_zero.dtype.is_float:
         raise node.unsupported("`QLinearMatMul` of floats of 8 bits")
     product = tw.matmul(_centred(a, a_zero, rows=True), _centred(b, b_zero, rows=False))
@@ -184,7 +184,7 @@ def quantised_conv(
     y_zero: Array,
     bias: Array | None = None,
 ) -> Array | Coded:
-    """The correlation of quantised arrays, quantised; the bias has the scale of the products."""
+    """The correlation of quantised arrays, quantised; the scale of the bias is that of `x` times that of `w`."""
     total = _integer_conv(node, x, w, x_zero, w_zero)
     channels = (-1, *(1,) * (x.ndim - 2))
     if bias is not None:

@@ -250,7 +250,8 @@ def _lstm(
 
 
 def _product(x: Array, weights: Array, scale: Array | None) -> Array:
-    """The product with weights; with integers, of what is quantised to 8 bits by its largest and smallest element."""
+    """The matmul with the weights. If the weights are integers with a `scale`, `x` is quantised to 8 bits by its
+    largest and smallest element."""
     if scale is None:
         return tw.matmul(x, weights)
     low, high = tw.minimum(tw.min(x), 0.0), tw.maximum(tw.max(x), 0.0)

@@ -1,4 +1,4 @@
-"""Resizing, and sampling at points, as products with matrices that are known while tracing."""
+"""Resizing, and sampling at points, as matmuls with matrices that are known while tracing."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _from_float(result: Array, x: Array) -> Array:
 
 
 def _coordinates(node: Node, old: int, factor: float, size: int, region: tuple[float, float]) -> Matrix:
-    """Where each new element is among the old ones."""
+    """The coordinate of each new element among the old ones."""
     mode = node.get("coordinate_transformation_mode", "half_pixel")
     new = np.arange(size, dtype=np.float64)
     length = old * factor

@@ -167,7 +167,7 @@ def _windowed(fn: str, x: Array, geometry: Geometry) -> Array:
 
 
 def _places(geometry: Geometry, sizes: Sequence[int], axis: int) -> np.ndarray[Any, Any]:
-    """Where each window looks along an axis: shape (windows, elements of one)."""
+    """The indices that each window reads along an axis: shape (windows, elements of one)."""
     extent = sizes[axis] + geometry.low[axis] + geometry.high[axis]
     count = max(0, (extent - geometry.spans[axis]) // geometry.strides[axis] + 1)
     if count * geometry.window[axis] > _MAX_PLACES:

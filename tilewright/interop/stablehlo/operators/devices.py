@@ -139,14 +139,14 @@ def _has_channel(node: Node) -> bool:
 
 
 def _reducing_ids(node: Node) -> str:
-    """What the numbers in groups of reductions and gathers count."""
+    """The kind of id in the groups of reductions and gathers."""
     if node.get("use_global_device_ids", False):
         return "devices"
     return "both" if _has_channel(node) else "replicas"
 
 
 def _moving_ids(node: Node) -> str:
-    """What the numbers in groups of other exchanges count."""
+    """The kind of id in the groups of other collectives."""
     return "partitions" if _has_channel(node) else "replicas"
 
 
@@ -250,8 +250,8 @@ def sharding_group(node: Node, x: Any) -> tuple[Any, ...]:
 
 
 def placed_by_call(node: Node, target: str, x: Any) -> Any:
-    """What calls of `Sharding`, `SPMDFullToShardShape` and `SPMDShardToFullShape` give: the operand with a note, its
-    part on a device, or the whole of parts."""
+    """The result of a call of `Sharding`, `SPMDFullToShardShape` or `SPMDShardToFullShape`: the operand with a
+    sharding, its part on a device, or the array that the parts form."""
     text = str(node.get("mhlo.sharding", ""))
     if target != "Sharding":
         return x if x.shape == node.type.shape else moved(x, lambda x: _crossed(node, target, x, text))

@@ -35,7 +35,7 @@ class Windows:
     paired: dict[int, int]
 
     def index(self, axis: int) -> Array:
-        """Where windows begin along an axis, for each position of the batch."""
+        """The start of the windows along an axis, for each position of the batch."""
         if axis in self.starts:
             return self.starts[axis]
         if axis in self.paired:

@@ -1,4 +1,4 @@
-"""Products of matrices."""
+"""Matmuls."""
 
 from __future__ import annotations
 

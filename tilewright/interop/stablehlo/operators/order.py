@@ -57,7 +57,7 @@ def _sorted_by(key: Array, operands: list[Array], axis: int, *, descending: bool
 
 
 class _Comparator:
-    """What a region compares; its arguments are a pair for each operand."""
+    """The comparison that a region computes; its arguments are a pair for each operand."""
 
     def __init__(self, region: Block) -> None:
         self._region = region
@@ -71,7 +71,7 @@ class _Comparator:
         return self._keys(self._values[verdict[0]]) if self._values and len(verdict) == 1 else None
 
     def contents(self, node: Node, key: Key, operands: Sequence[Array]) -> Array:
-        """What is compared, for all elements."""
+        """The values of a key, for all elements."""
         name = next(name for name, number in self._values.items() if number == key.expression)
         if name in self._region.arguments:
             key_array = operands[self._region.arguments.index(name) // 2]
@@ -173,7 +173,8 @@ class _Comparator:
 
 
 def _ranks(node: Node, operands: Sequence[Array], axis: int) -> Array:
-    """Where each element goes: after those that come before it, and after equal ones in front of it."""
+    """The destination index of each element: after the elements that compare before it, and after equal ones in front
+    of it."""
     (region,) = node.regions
     size = operands[0].shape[axis]
     if size > _MAX_COMPARED:

@@ -86,7 +86,8 @@ def _spread(share: Array, place: Shape, geometry: Geometry, shape: Shape) -> Arr
 
 
 def _by_loops(node: Node, values: Array, inside: Array, geometry: Geometry, source: Array) -> Array:
-    """The same by two loops over the positions of a window: one finds the positions that are chosen, one adds."""
+    """Select and scatter by two loops over the positions of a window: one finds the positions that are chosen, one
+    adds."""
     count = math.prod(geometry.window)
     select = node.regions[0]
     sizes = source.shape
@@ -117,7 +118,7 @@ def _by_loops(node: Node, values: Array, inside: Array, geometry: Geometry, sour
 
 
 def _starts(number: Array, geometry: Geometry) -> list[Array]:
-    """Where a position of the window, by its number, is along each axis."""
+    """The offset of a window's position along each axis, from its index."""
     found: list[Array] = []
     for size, dilation in zip(reversed(geometry.window), reversed(geometry.dilation), strict=True):
         place = mapped("remainder", number, like(number, size))

@@ -75,7 +75,7 @@ def _extreme(
 
 
 def combined(node: Node, region: Block, left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
-    """What a region gives for arrays in place of its scalars."""
+    """The results of a scalar region, computed on arrays."""
     shape = right[0].shape
     results = node.lift(region, *(broadcast(x, shape) for x in left), *right)
     return [broadcast(result, shape) for result in results]

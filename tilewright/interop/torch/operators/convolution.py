@@ -67,8 +67,8 @@ def correlated(x: Array, w: Array, geometry: Geometry) -> Array:
 
 
 def transposed(x: Array, w: Array, geometry: Geometry, sizes: Sequence[int]) -> Array:
-    """What a correlation of an array (N, C, *sizes) with `w` (channels of x, C / groups, *window) passes back for
-    `x`."""
+    """The gradient of a correlation's input (N, C, *sizes), from the gradient `x` of its result and its weights `w`
+    (channels of x, C / groups, *window)."""
     kept = _kept(sizes, w.shape[2:], geometry.padding)
     least = _transposed_sizes(x, w, geometry, (0,) * len(sizes))
     y = tw.nn.conv_transpose(
@@ -85,7 +85,7 @@ def transposed(x: Array, w: Array, geometry: Geometry, sizes: Sequence[int]) -> 
 
 def weight_gradient(x: Array, grad: Array, geometry: Geometry, window: Sequence[int]) -> Array:
     """The gradient of `w` in a correlation of `x` with `w` (O, C / groups, *window), whose result has the gradient
-    `grad`: for each element of the window a product of matrices over the batch and all positions."""
+    `grad`: for each element of the window a matmul over the batch and all positions."""
     if math.prod(window) > _MAX_PRODUCTS:
         return _correlated_gradient(x, grad, geometry, window)
     groups, batch, counts = geometry.groups, x.shape[0], grad.shape[2:]

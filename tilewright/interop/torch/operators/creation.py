@@ -1,4 +1,4 @@
-"""Arrays from nothing and from numbers. What torch leaves undefined is zeros here: programs are functions."""
+"""Arrays from nothing and from numbers. Elements that torch leaves undefined are zeros here: programs are functions."""
 
 from __future__ import annotations
 

@@ -209,13 +209,13 @@ def reflectors(x: Array) -> tuple[Array, ...]:
 
 @operator("linalg_householder_product")
 def orthonormal_columns(packed: Array, tau: Array) -> Array:
-    """The first columns of the product of reflectors."""
+    """The first columns of the matrix that the reflectors form."""
     return householder_product(packed, tau, packed.shape[-1])
 
 
 @operator("ormqr")
 def reflected(packed: Array, tau: Array, x: Array, left: bool = True, transpose: bool = False) -> Array:
-    """A matrix times the product of reflectors, from the left or from the right."""
+    """The matmul of a matrix with the one that reflectors form, from the left or from the right."""
     basis = householder_product(packed, tau, packed.shape[-2])
     basis = basis.mT if transpose else basis
     return tw.matmul(basis, x) if left else tw.matmul(x, basis)

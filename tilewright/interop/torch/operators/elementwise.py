@@ -391,7 +391,8 @@ def where(condition: Array, x: Operand, y: Operand) -> Array:
 
 @operator("clamp", "clamp.Tensor")
 def clamp(x: Array, min: Operand = None, max: Operand = None) -> Array:
-    """`x` kept between bounds, either of which may be absent. What equals a bound stays: zeros keep their sign."""
+    """`x` kept between bounds, either of which may be absent. Elements equal to a bound are unchanged: zeros keep their
+    sign."""
     bounds = [bound for bound in (min, max) if bound is not None]
     result, *limits = unified(x, *bounds)
     if min is not None:

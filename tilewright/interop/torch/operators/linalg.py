@@ -1,4 +1,4 @@
-"""Matrix products."""
+"""Matmuls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewright.interop.torch.tensors import widened
 
 @operator("mm", "bmm", "mv", "dot")
 def product(x: Array, y: Array) -> Array:
-    """A product of matrices, stacks of them, or vectors."""
+    """A matmul of matrices, stacks of them, or vectors."""
     return tw.matmul(x, y)
 
 
@@ -73,5 +73,5 @@ def distances_backward(grad: Array, x: Array, y: Array, p: float, distance: Arra
 
 @operator("outer")
 def outer(x: Array, y: Array) -> Array:
-    """All products of two vectors."""
+    """The outer product of two vectors."""
     return tw.outer(x, y)

@@ -46,7 +46,7 @@ def mean(x: Array, dim: Axes = None, keepdim: bool = False, *, dtype: Any = None
 
 @operator("prod", "prod.dim_int")
 def prod(x: Array, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
-    """Product, of integers and bools as i64."""
+    """The product of the elements, of integers and bools as i64."""
     return tw.prod(convert(x, _total_type(x, dtype)), axes_of(x, dim), keepdims=keepdim)
 
 
@@ -288,7 +288,7 @@ def _first(x: Array, count: int, axis: int) -> Array:
 def searchsorted(
     ordered: Array, x: Array, *, out_int32: bool = False, right: bool = False, side: Any = None, sorter: Any = None
 ) -> Array:
-    """Where the elements of `x` would enter a sorted vector."""
+    """The indices at which the elements of `x` would enter a sorted vector."""
     if ordered.ndim != 1:
         raise UnsupportedOperatorError("a search in more than one vector", help="search in each alone")
     found = tw.searchsorted(ordered, x, side="right" if right or side == "right" else "left", sorter=sorter)

@@ -1,4 +1,4 @@
-"""Writing at places that arrays hold. What is beyond an axis is left out, as everywhere in compiled programs."""
+"""Stores at indices that arrays hold. Indices beyond an axis are left out, as everywhere in compiled programs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def embedding_dense_backward(
 
 
 def _source(source: Any, index: Array, x: Array) -> Any:
-    """What is written: a number, or the part of an array that `index` covers."""
+    """The stored values: a number, or the part of an array that `index` covers."""
     if is_scalar(source):
         return filled(index.shape, source, x.dtype)
     if source.shape == index.shape:
