@@ -231,7 +231,7 @@ def _phases(model: Model) -> Sequence[tuple[str, Sequence[Pass]]]:
 def _run_passes(unit: Unit, keep_stages: bool) -> dict[str, str]:
     from tilewright import events
     from tilewright.options import current
-    from tilewright.passes.base import check_order
+    from tilewright.passes.legality import check_phase, verify_module
     from tilewright.runtime.files import dump
 
     verify, dump_dir = current().verify, current().dump_dir
@@ -251,12 +251,12 @@ def _run_passes(unit: Unit, keep_stages: bool) -> dict[str, str]:
             each.apply(unit)
             seconds = time.perf_counter() - start
             if verify > 1:
-                unit.module.verify()
+                verify_module(unit, f"the pass `{each.name}`")
             if events.listening(6):
                 events.emit("compile.pass", level=6, name=each.name, seconds=seconds, text=str(unit.module))
         if verify:
-            unit.module.verify()
-            check_order(unit.main)
+            verify_module(unit, f"the {phase} phase")
+            check_phase(unit, phase)
         border(phase)
     for remark in unit.remarks if events.listening(3) else ():
         events.emit("compile.remark", level=3, text=str(remark))

@@ -25,7 +25,6 @@ NO_PROGRAM = {
     "TW0302": "reserved",
     "TW0305": "every operation has a rule",
     "TW0601": "reserved",
-    "TW0901": "reserved",
     "TW0904": "needs a device that fails",
 }
 

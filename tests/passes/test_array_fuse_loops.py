@@ -12,7 +12,7 @@ from tilewright import dtypes
 from tilewright.dialects import array
 from tilewright.frontend.trace import Value
 from tilewright.passes.array.array_fuse_loops import LARGEST_GROUP, ArrayFuseLoopsPass
-from tilewright.passes.base import check_order
+from tilewright.passes.legality import verify_module
 
 
 def groups(make: Make) -> list[tuple[str, str]]:
@@ -134,7 +134,7 @@ def test_a_group_before_the_set_that_reads_of_it_keeps_it_apart() -> None:
         return [kept, p.map("select", mask, change, old)]
 
     unit = run_through(program, ArrayFuseLoopsPass)
-    check_order(unit.main)
+    verify_module(unit, "fusion")
     assert ("loop", "greater") in groups(program)
 
 

@@ -103,22 +103,6 @@ def blocks_of(function: FuncOp) -> Iterator[Block]:
                 pending.extend(region.block for region in op.regions)
 
 
-def check_order(function: FuncOp) -> None:
-    """Refuse a program in which a value is used before it is computed.
-
-    Raises:
-        CompilerBug: a pass put an operation before what it reads.
-    """
-    for block in blocks_of(function):
-        seen: set[Operation] = set()
-        for op in block.ops:
-            for operand in op.operands:
-                owner = operand.owner
-                if isinstance(owner, Operation) and owner.parent_block() is block and owner not in seen:
-                    raise CompilerBug(f"`{op.name}` uses a value of `{owner.name}` before it is computed")
-            seen.add(op)
-
-
 def microseconds(seconds: float) -> str:
     """A predicted time, for remarks."""
     return f"{seconds * 1e6:.0f} us"
