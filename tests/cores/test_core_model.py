@@ -93,7 +93,7 @@ def test_threads_that_take_turns(name: str, multicasts: bool, monkeypatch: pytes
         made = pipelines.tile_to_cores(buffers=1)
         return [each for each in made if multicasts or each.name != "scheduled-multicast-fetches"]
 
-    monkeypatch.setitem(pipelines.SCHEDULING, "grid", passes)
+    monkeypatch.setitem(pipelines.SCHEDULING, "cores", passes)
     for kernel, cost, run in costs(compiled(name)):
         assert cost.predicted_cycles == pytest.approx(run.cycles, rel=TOLERANCE), kernel
         _check_amounts(cost, run)
@@ -114,7 +114,7 @@ def test_a_product_without_multicasts_has_the_same_roofline(monkeypatch: pytest.
 
     (_, usual, run), *_ = costs(compiled("matmul 1024"))
     without = [p for p in pipelines.tile_to_cores() if p.name != "scheduled-multicast-fetches"]
-    monkeypatch.setitem(pipelines.SCHEDULING, "grid", lambda: without)
+    monkeypatch.setitem(pipelines.SCHEDULING, "cores", lambda: without)
     (_, cost, slower), *_ = costs(compiled("matmul 1024"))
     assert slower.cycles > 1.5 * run.cycles
     assert cost.roofline_cycles == usual.roofline_cycles

@@ -14,10 +14,11 @@ import numpy as np
 
 from tilewright.api import tile_functions as tile_functions  # registers what kernels may call
 from tilewright.api.array import Array, located, locating
+from tilewright.api.compiled import CompiledProgram, storage_by_number
 from tilewright.api.lifting import cast, element_type, is_scalar, lift
 from tilewright.api.stages import checked_target
 from tilewright.driver.compile import compile_graph
-from tilewright.driver.explain import explain_compiled, explain_program, explanation_text
+from tilewright.driver.explain import explain_program, explanation_text
 from tilewright.errors import ArgumentError, DTypeError, KernelSignatureError, OverlapError, ShapeError, TilewrightError
 from tilewright.frontend import tracing
 from tilewright.frontend.identity import static_key
@@ -28,7 +29,6 @@ from tilewright.interop.dlpack import to_numpy
 from tilewright.locks import Lock
 from tilewright.options import current
 from tilewright.primitives import ArrayType
-from tilewright.targets.base import Executable
 
 Tensor = np.ndarray[Any, Any]
 Restore = Callable[[Tensor], Any]
@@ -198,16 +198,22 @@ class LoweredKernel:
         return str(self.specialisation.build())
 
     @locating
-    def compile(self, target: str | None = None) -> CompiledKernel:
-        """Code for a target such as "cpu" or "interp"; that of `tw.kernel`, or of the options, if None.
+    def compile(self, target: str | None = None, *, storage: Mapping[str, str] | None = None) -> CompiledKernel:
+        """Code for a target such as "cpu" or "interp"; that of `tw.kernel`, or of the options, if None. `storage`: the
+        formats of the target in which arrays are stored, by the names of parameters, such as `{"w": "bfp8"}`.
 
         Raises:
             TargetError: there is no such target.
+            ArgumentError: there is no such parameter to store.
+            UnsupportedOnTargetError: the target has no such format.
             TilewrightError: the kernel has a mistake.
         """
         chosen = checked_target(target) or self.target
         graph, donated = self.program()
-        return CompiledKernel(compile_graph(graph, chosen, donated), self, chosen)
+        parameters = self.specialisation.signature.arrays
+        inputs = [p.name for p in parameters if p.effect != OUT]
+        stored = storage_by_number(storage, inputs, [p.name for p in parameters if p.effect != IN])
+        return CompiledKernel(compile_graph(graph, chosen, donated, stored), chosen, self)
 
     @locating
     def explain(self, machine: str | None = None) -> str:
@@ -243,13 +249,23 @@ class LoweredKernel:
         return graph, donated
 
 
-@dataclass(frozen=True)
-class CompiledKernel:
+@dataclass(frozen=True, repr=False)
+class CompiledKernel(CompiledProgram):
     """A kernel compiled for one specialisation and one target."""
 
-    executable: Executable
     lowered: LoweredKernel
-    target: str
+
+    @property
+    def graph(self) -> Graph:
+        return self.lowered.graph
+
+    def inputs_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        if kwargs:
+            message = f"`{self.lowered.specialisation.signature.name}` takes arrays by position"
+            raise ArgumentError(message, help="pass all arrays in the order of the parameters")
+        tensors, parameters = self._checked(args), self.lowered.specialisation.signature.arrays
+        taken = [(p, tensors[p.name]) for p in parameters if p.effect != OUT]
+        return [array.copy() if p.effect == INOUT else array for p, array in taken]
 
     @locating
     def __call__(self, *args: Any) -> None:
@@ -259,6 +275,14 @@ class CompiledKernel:
             ArgumentError, ShapeError, DTypeError: the arrays are not what the kernel was specialised for.
             OverlapError: an array that is written overlaps another one.
         """
+        self.run(self._checked(args))
+
+    def _checked(self, args: tuple[Any, ...]) -> dict[str, Tensor]:
+        """All arrays of the kernel by name.
+
+        Raises:
+            ArgumentError, ShapeError, DTypeError: the arrays are not those that the kernel was specialised for.
+        """
         signature = self.lowered.specialisation.signature
         if len(args) != len(signature.arrays):
             message = f"`{signature.name}` takes {len(signature.arrays)} arrays, got {len(args)}"
@@ -266,7 +290,7 @@ class CompiledKernel:
         tensors = {p.name: _tensor(p, value)[0] for p, value in zip(signature.arrays, args, strict=True)}
         for (name, array), type in zip(tensors.items(), self.lowered.specialisation.types, strict=True):
             _check_type(name, array, type)
-        self.run(tensors)
+        return tensors
 
     def run(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Run on arrays of the right types; Out arrays that are missing are made. Gives all arrays by name."""
@@ -286,36 +310,6 @@ class CompiledKernel:
             if target is not result:
                 np.copyto(target, result)
         return every
-
-    @locating
-    def ir(self, phase: str) -> str:
-        """The text at the end of a phase: `array`, `tile`, `scheduled` or the target's own."""
-        return self.executable.ir(phase)
-
-    @locating
-    def asm(self) -> str:
-        """Machine code as text."""
-        return self.executable.asm()
-
-    @locating
-    def cost(self) -> dict[str, Any]:
-        """Predicted time and work."""
-        return self.executable.cost()
-
-    @locating
-    def explain(self, machine: str | None = None) -> str:
-        """Why the kernel was scheduled as it was, and why its tiles have the layouts that inference gives them on a
-        machine such as "sm_90a"; its own, if None.
-
-        Raises:
-            TargetError: there is no such machine.
-        """
-        return explain_compiled(self.executable.explain(), self.lowered.graph, self.target, machine)
-
-    @locating
-    def save(self, path: str) -> None:
-        """Write a program file that runs without the compiler."""
-        self.executable.save(path)
 
 
 # ---- arguments ------------------------------------------------------------------------------------------------------

@@ -10,11 +10,12 @@ import numpy as np
 
 from tilewright import dtypes
 from tilewright.api.array import located, locating
+from tilewright.api.compiled import CompiledProgram, storage_by_number
 from tilewright.api.complex_array import as_stored, from_stored
 from tilewright.api.lifting import element_or_complex_type, shape_of
 from tilewright.api.pytree import LEAF, Structure, build, flatten, paths
 from tilewright.driver.compile import compile_graph
-from tilewright.driver.explain import explain_compiled, explain_program, explanation_text
+from tilewright.driver.explain import explain_program, explanation_text
 from tilewright.errors import (
     ArgumentError,
     DTypeError,
@@ -27,7 +28,7 @@ from tilewright.frontend import tracing
 from tilewright.frontend.identity import StaticValue
 from tilewright.frontend.trace import Graph
 from tilewright.primitives import ArrayType, check_limits
-from tilewright.targets.base import Executable, KernelTime, target_named
+from tilewright.targets.base import target_named
 
 Tensor = np.ndarray[Any, Any]
 Restore = Callable[[Tensor], Any]
@@ -305,32 +306,27 @@ class Lowered:
                 that is stored in it is read or written.
         """
         chosen = checked_target(target) or self.target
-        stored = {} if not storage else self._stored(storage)
-        return Compiled(compile_graph(self.graph, chosen, self.donated, stored), self, chosen)
-
-    def _stored(self, storage: Mapping[str, str]) -> dict[int, str]:
-        """Formats by index: inputs first, then outputs."""
         results = [f"return[{n}]" for n in range(len(self.graph.outputs))]
-        numbers = {name: n for n, name in enumerate((*self.names, *results))}
-        if len(results) == 1:
-            numbers["return"] = numbers[results[0]]
-        unknown = [name for name in storage if name not in numbers]
-        if unknown:
-            known = ", ".join(f"`{name}`" for name in numbers)
-            raise located(ArgumentError(f"there is no argument `{unknown[0]}` to store", help=f"name one of {known}"))
-        return {numbers[name]: format for name, format in storage.items()}
+        stored = storage_by_number(storage, self.names, results)
+        return Compiled(compile_graph(self.graph, chosen, self.donated, stored), chosen, self)
 
 
 @dataclass(frozen=True, repr=False)
-class Compiled:
-    """A program compiled for one signature and one target."""
+class Compiled(CompiledProgram):
+    """A traced function compiled for one signature and one target."""
 
-    executable: Executable
     lowered: Lowered
-    target: str
 
-    def __repr__(self) -> str:
-        return f"<program `{self.lowered.graph.name}` compiled for {self.target}>"
+    @property
+    def graph(self) -> Graph:
+        return self.lowered.graph
+
+    def inputs_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        arrays = list(self._checked(args, kwargs).arrays)
+        for n, _ in self.lowered.donated:
+            if isinstance(arrays[n], np.ndarray):
+                arrays[n] = arrays[n].copy()
+        return arrays
 
     @locating
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -357,56 +353,6 @@ class Compiled:
                 raise located(ArgumentError(message, help="pass a copy, or do not donate it"))
         results = call.restored(self.executable(*call.arrays), self.lowered.complex_results)
         return build(self.lowered.result, results)
-
-    @locating
-    def ir(self, phase: str) -> str:
-        """The program's text at the end of a phase: `array`, `tile`, `scheduled` or the target's own."""
-        return self.executable.ir(phase)
-
-    @locating
-    def asm(self) -> str:
-        """Machine code as text."""
-        return self.executable.asm()
-
-    @locating
-    def cost(self) -> dict[str, Any]:
-        """Predicted time and work, per kernel and in all."""
-        return self.executable.cost()
-
-    @locating
-    def profile(self, *args: Any, repeat: int = 20, **kwargs: Any) -> list[KernelTime]:
-        """How long each kernel takes in a call with these arguments, longest first, on average of `repeat` calls.
-
-        Raises:
-            ArgumentError, ShapeError, DTypeError: the arguments are not those that the program was traced for.
-            UnsupportedOnTargetError: kernels of this target are not measured.
-        """
-        call = self._checked(args, kwargs)
-        measure = getattr(self.executable, "profile", None)
-        if measure is None:
-            message = f"the kernels of {self.target} are not measured one by one"
-            raise located(UnsupportedOnTargetError(message, help='compile for "cpu"'))
-        return measure(call.arrays, repeat)
-
-    @locating
-    def explain(self, machine: str | None = None) -> str:
-        """Why the program was fused and scheduled as it was, and why the tiles of its kernels have the layouts that
-        inference gives them on a machine such as "sm_90a"; its own, if None.
-
-        Raises:
-            TargetError: there is no such machine.
-        """
-        return explain_compiled(self.executable.explain(), self.lowered.graph, self.target, machine)
-
-    @locating
-    def save(self, path: str) -> None:
-        """Write a program file that runs without the compiler.
-
-        Raises:
-            ProgramFileError: the path is a directory, a pipe or a device.
-            OSError: the file cannot be written.
-        """
-        self.executable.save(path)
 
     def _refuse(self, given: Signature) -> None:
         expected = self.lowered.signature

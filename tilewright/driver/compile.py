@@ -28,7 +28,7 @@ from tilewright.runtime.garbage import no_collections
 from tilewright.runtime.program import AnyProgram, load
 from tilewright.runtime.shared_constants import SharedConstants
 from tilewright.runtime.sources import COMPILER
-from tilewright.targets.base import Executable, Tensor, target_named
+from tilewright.targets.base import Executable, KernelTime, Tensor, target_named
 
 _COMPILING_LEVEL = 3
 """The lowest level of the `debug` ladder that shows what happens while a program is compiled."""
@@ -127,6 +127,9 @@ class CompiledGraph:
 
     def cost(self) -> dict[str, Any]:
         return self._compiled().cost()
+
+    def profile(self, arrays: Sequence[Any], repeat: int) -> list[KernelTime]:
+        return self._compiled().profile(arrays, repeat)
 
     def explain(self) -> str:
         return self._compiled().explain()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tilewright.errors import TargetError
+from tilewright.errors import TargetError, UnsupportedOnTargetError
 from tilewright.runtime.manifest import ArraySpec
 
 if TYPE_CHECKING:
@@ -52,6 +52,14 @@ class Executable(Protocol):
         """Predicted time and work, per kernel and in all."""
         ...
 
+    def profile(self, arrays: Sequence[Any], repeat: int) -> list[KernelTime]:
+        """How long each kernel takes in a call with these arrays, longest first, on average of `repeat` calls.
+
+        Raises:
+            UnsupportedOnTargetError: kernels of the target are not measured.
+        """
+        ...
+
     def explain(self) -> str:
         """Why the program was fused and scheduled as it was."""
         ...
@@ -59,6 +67,11 @@ class Executable(Protocol):
     def save(self, path: str) -> None:
         """Write a program file that runs without the compiler."""
         ...
+
+
+def unmeasured(target: str) -> UnsupportedOnTargetError:
+    """The error of a profile on a target whose kernels are not measured one by one."""
+    return UnsupportedOnTargetError(f"the kernels of {target} are not measured one by one", help='compile for "cpu"')
 
 
 def spec_of(name: str, type: ArrayType) -> ArraySpec:

@@ -34,6 +34,8 @@ AGENTS = {
 }
 # The kind of what sets states.
 CONFIGURES = "configures"
+# The kind of the matrix unit.
+MATMULS = "matmuls"
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ def _matrix(op: Operation, grid: CoreGrid) -> ComputeWork:
             pages, moved, queues = len(op.slots), 2 * len(op.slots), [op.left, op.right]
         case cores.MatmulOp():
             rows, columns, depth = op.block_shape
-            kind, pages, each = "products", rows * columns * depth, grid.multiply_cycles
+            kind, pages, each = MATMULS, rows * columns * depth, grid.multiply_cycles
             # A page of one operand stays while those of the other that it meets come by.
             moved, queues = depth * (rows * columns + min(rows, columns)), [op.left, op.right]
         case cores.ReduceOp():

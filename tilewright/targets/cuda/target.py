@@ -22,7 +22,7 @@ from tilewright.runtime.files import dump
 from tilewright.runtime.garbage import no_collections
 from tilewright.runtime.manifest import Alias, Manifest, place_constants
 from tilewright.runtime.shared_constants import Keep, keep_in_memory
-from tilewright.targets.base import Tensor, spec_of
+from tilewright.targets.base import KernelTime, Tensor, spec_of, unmeasured
 from tilewright.targets.cuda.cubin_cache import cubin
 from tilewright.targets.cuda.emit import TRIPLE, KernelCode, emit_kernel
 from tilewright.targets.cuda.steps import steps_of
@@ -112,6 +112,9 @@ class CudaProgram:
     def __call__(self, *arrays: Tensor, out: Sequence[Tensor] | None = None) -> list[Tensor]:
         result = self.program(*arrays) if out is None else self.program(*arrays, out=tuple(out))
         return [*result] if isinstance(result, tuple) else [result]
+
+    def profile(self, arrays: Sequence[Any], repeat: int) -> list[KernelTime]:
+        raise unmeasured("cuda")
 
     def ir(self, phase: str) -> str:
         """The program's text: `array`, `tile`, `scheduled`, `llvm`, `ptx` or `sass`."""

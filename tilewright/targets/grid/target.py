@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from tilewright.cached import cached_property
+from tilewright.cost.cores.work import MATMULS
 from tilewright.errors import UnsupportedOnTargetError
+from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.base import Unit
 from tilewright.semantics.cores import ProgramRun
-from tilewright.targets.base import Tensor
+from tilewright.targets.base import KernelTime, Tensor
 from tilewright.targets.grid import device
 from tilewright.targets.grid.report import KernelReport, report_of
 from tilewright.targets.grid.runtime import Simulation
@@ -99,6 +101,27 @@ class GridProgram:
             "kernels": [report.document() for report in self.reports],
             "seconds": sum(run.seconds for _, run in self.timing),
         }
+
+    def profile(self, arrays: Sequence[Any], repeat: int) -> list[KernelTime]:
+        """The times of the simulator, which are equal in all calls. FLOPs are those of the matrix unit."""
+        by_name: dict[str, list[KernelReport]] = {}
+        for report in self.reports:
+            by_name.setdefault(report.kernel, []).append(report)
+        times = [self._time_of(name, reports) for name, reports in by_name.items()]
+        return sorted(times, key=lambda each: -each.seconds)
+
+    def _time_of(self, name: str, reports: Sequence[KernelReport]) -> KernelTime:
+        costs = [report.cost for report in reports if report.cost is not None]
+        cycles = sum(cost.predicted_cycles for cost in costs)
+        tiles = sum(kind.tiles for cost in costs for kind in cost.kinds if (kind.kind, kind.unit) == (MATMULS, "math"))
+        return KernelTime(
+            name,
+            float(len(reports)),
+            sum(report.run.seconds for report in reports),
+            cycles / self.grid.clock_hertz,
+            2.0 * TILE**3 * tiles,
+            float(sum(cost.dram_read_bytes + cost.dram_written_bytes for cost in costs)),
+        )
 
     def explain(self) -> str:
         """The remarks, and for each kernel its time, its bottleneck, and the resources of a core that it takes."""

@@ -15,7 +15,7 @@ from xdsl.dialects.func import FuncOp
 from tilewright.dialects.tile import KernelOp
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
 from tilewright.semantics import mesh
-from tilewright.targets.base import Tensor
+from tilewright.targets.base import KernelTime, Tensor, unmeasured
 from tilewright.targets.interp.kernels import run_checked
 
 
@@ -54,6 +54,9 @@ class InterpretedProgram:
 
     def cost(self) -> dict[str, Any]:
         raise UnsupportedOnTargetError("the interp target has no cost model", help='compile with target="cpu"')
+
+    def profile(self, arrays: Sequence[Any], repeat: int) -> list[KernelTime]:
+        raise unmeasured("interp")
 
     def explain(self) -> str:
         return "interp runs the array program operation by operation; nothing is fused or scheduled"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.errors import UnsupportedOnTargetError
-from tilewright.targets.base import Tensor
+from tilewright.targets.base import KernelTime, Tensor, unmeasured
 from tilewright.targets.cpu.target import NativeProgram
 
 
@@ -19,3 +19,6 @@ class CompiledOnly(NativeProgram):
             UnsupportedOnTargetError: always.
         """
         raise UnsupportedOnTargetError("the null target compiles programs and runs none", help='use target="cpu"')
+
+    def profile(self, arrays: Sequence[Tensor], repeat: int) -> list[KernelTime]:
+        raise unmeasured("null")
