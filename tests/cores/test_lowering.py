@@ -234,7 +234,7 @@ def test_no_room_in_a_core_is_said_with_each_queue() -> None:
     for line, other in ((first, "reader"), (second, "writer")):
         assert re.search(r"beyond the end: 2000 pages of f32 at test_lowering.py:\d+, ", line)
         assert line.endswith(f"between compute and {other}, already of one tile: 2000 pages are pushed together")
-    assert "live from the program's beginning to its end" in str(found.value)
+    assert "queues are live for the whole program" in str(found.value)
     assert last.endswith("in compute alone, already of one page")
     places = sorted(tuple(map(int, re.findall(r"from (\d+) to (\d+)", line)[0])) for line in (first, second, last))
     assert places[0][0] == 0

@@ -16,7 +16,7 @@ from tilewright.api import tile_functions as tile_functions  # registers what ke
 from tilewright.api.array import Array, located, locating
 from tilewright.api.compiled import CompiledProgram, storage_by_number
 from tilewright.api.lifting import cast, element_type, is_scalar, lift
-from tilewright.api.stages import checked_target
+from tilewright.api.stages import check_place, checked_target
 from tilewright.driver.compile import compile_graph
 from tilewright.driver.explain import explain_program, explanation_text
 from tilewright.errors import ArgumentError, DTypeError, KernelSignatureError, OverlapError, ShapeError, TilewrightError
@@ -25,11 +25,14 @@ from tilewright.frontend.identity import static_key
 from tilewright.frontend.pyast import Specialisation
 from tilewright.frontend.pyast_signature import IN, INOUT, OUT, ArrayParameter, KernelSignature, read_signature
 from tilewright.frontend.trace import Graph, Value
-from tilewright.interop.dlpack import to_numpy
+from tilewright.interop.dlpack import is_readonly, on_cuda, to_numpy
 from tilewright.locks import Lock
 from tilewright.options import current
 from tilewright.primitives import ArrayType
 
+_NO_CONTENTS = np.empty(0)
+# The annotations of parameters by their effects.
+_EFFECTS = {IN: "In", OUT: "Out", INOUT: "InOut"}
 Tensor = np.ndarray[Any, Any]
 Restore = Callable[[Tensor], Any]
 
@@ -121,7 +124,7 @@ class Kernel:
     # ---- running ------------------------------------------------------------------------------------------------
 
     def _run(self, arrays: Sequence[tuple[ArrayParameter, Any]], static: dict[str, Any]) -> Any:
-        tensors: dict[str, Tensor] = {}
+        tensors: dict[str, KernelArray] = {}
         restore: Restore | None = None
         for parameter, value in arrays:
             tensors[parameter.name], back = _tensor(parameter, value)
@@ -131,11 +134,13 @@ class Kernel:
         results = compiled.run(tensors)
         if not fresh:
             return None
+        on_device = next((each for each in tensors.values() if isinstance(each, _OnDevice)), None)
+        back = restore if on_device is None else on_device.restore
         outputs = [results[p.name] for p in self.kernel_signature.arrays if p.effect == OUT]
-        restored = [restore(r) if restore is not None else r for r in outputs]
+        restored = [back(r) if back is not None else r for r in outputs]
         return restored[0] if len(restored) == 1 else tuple(restored)
 
-    def _find(self, tensors: dict[str, Tensor], static: dict[str, object]) -> CompiledKernel:
+    def _find(self, tensors: dict[str, KernelArray], static: dict[str, object]) -> CompiledKernel:
         target = self._target or current().target
         types = tuple((name, array.shape, array.dtype) for name, array in tensors.items())
         try:
@@ -265,7 +270,7 @@ class CompiledKernel(CompiledProgram):
             raise ArgumentError(message, help="pass all arrays in the order of the parameters")
         tensors, parameters = self._checked(args), self.lowered.specialisation.signature.arrays
         taken = [(p, tensors[p.name]) for p in parameters if p.effect != OUT]
-        return [array.copy() if p.effect == INOUT else array for p, array in taken]
+        return [_copy(array) if p.effect == INOUT else _contents(array) for p, array in taken]
 
     @locating
     def __call__(self, *args: Any) -> None:
@@ -277,7 +282,7 @@ class CompiledKernel(CompiledProgram):
         """
         self.run(self._checked(args))
 
-    def _checked(self, args: tuple[Any, ...]) -> dict[str, Tensor]:
+    def _checked(self, args: tuple[Any, ...]) -> dict[str, KernelArray]:
         """All arrays of the kernel by name.
 
         Raises:
@@ -292,22 +297,28 @@ class CompiledKernel(CompiledProgram):
             _check_type(name, array, type)
         return tensors
 
-    def run(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Run on arrays of the right types; Out arrays that are missing are made. Gives all arrays by name."""
-        specialisation = self.lowered.specialisation
-        parameters = specialisation.signature.arrays
-        every = dict(tensors)
-        for parameter, type in zip(parameters, specialisation.types, strict=True):
-            if parameter.name not in every:
-                every[parameter.name] = np.empty(type.shape, type.dtype.numpy)
-        _check_overlap(parameters, every)
+    def run(self, tensors: dict[str, KernelArray]) -> dict[str, Any]:
+        """Run on arrays of the right types; Out arrays that are missing, all of them, are made. Gives all arrays by
+        name.
+
+        Raises:
+            UnsupportedOnTargetError: an array is on a device, and the target takes none.
+            OverlapError: an array that is written overlaps another one.
+        """
+        parameters = self.lowered.specialisation.signature.arrays
+        for array in tensors.values():
+            if isinstance(array, _OnDevice):
+                check_place(array.value, self.target)
+        _check_overlap(parameters, tensors)
+        every = {name: _contents(array) for name, array in tensors.items()}
         inputs = [every[p.name] for p in parameters if p.effect != OUT]
-        written = [every[p.name] for p in parameters if p.effect != IN]
+        written = [p.name for p in parameters if p.effect != IN]
         # Donated arrays are written where they are; arrays for the others have to be named.
-        named = any(p.effect == OUT for p in parameters)
-        results = self.executable(*inputs, out=written) if named else self.executable(*inputs)
-        for target, result in zip(written, results, strict=True):
-            if target is not result:
+        named = any(p.effect == OUT for p in parameters) and all(name in every for name in written)
+        results = self.executable(*inputs, out=[every[name] for name in written]) if named else self.executable(*inputs)
+        for name, result in zip(written, results, strict=True):
+            target = every.setdefault(name, result)
+            if target is not result and isinstance(target, np.ndarray):
                 np.copyto(target, result)
         return every
 
@@ -320,10 +331,35 @@ def _lifted(parameter: ArrayParameter, value: Any) -> Array:
     return cast(lift(value), dtype) if dtype is not None and is_scalar(value) else lift(value)
 
 
+@dataclass(frozen=True, slots=True)
+class _OnDevice:
+    """An array of another library on a device; `restore` gives results its kind."""
+
+    value: Any
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    restore: Restore
+
+
+# An argument of a kernel: in the memory of the host, or of a device.
+KernelArray = Tensor | _OnDevice
+
+
+def _contents(array: KernelArray) -> Any:
+    return array.value if isinstance(array, _OnDevice) else array
+
+
+def _copy(array: KernelArray) -> Any:
+    """A copy of an array of the host; arrays on a device belong to their library."""
+    return array.value if isinstance(array, _OnDevice) else array.copy()
+
+
 def _type_of(name: str, value: Any) -> ArrayType:
     if isinstance(value, ArrayType):
         return ArrayType(value.shape, value.dtype)
     try:
+        if (found := on_cuda(value)) is not None:
+            return ArrayType(found[0], element_type(found[1]))
         array, _ = to_numpy(value) if not isinstance(value, bool | int | float) else (_number(value), None)
         return ArrayType(array.shape, element_type(array.dtype))
     except TilewrightError as error:
@@ -335,8 +371,12 @@ def _number(value: float) -> Tensor:
     return np.asarray(value, np.float32 if isinstance(value, float) else None)
 
 
-def _tensor(parameter: ArrayParameter, value: Any) -> tuple[Tensor, Restore | None]:
-    """The NumPy array of an argument, checked for what the kernel does with it."""
+def _tensor(parameter: ArrayParameter, value: Any) -> tuple[KernelArray, Restore | None]:
+    """The NumPy array of an argument, or the array of a library on a device, checked for how the kernel uses it.
+
+    Raises:
+        ArgumentError: a `ShapeDtype`, or an array that cannot be written in place.
+    """
     if type(value) is np.ndarray:
         array, restore = value, None
     elif isinstance(value, bool | int | float) and parameter.effect == IN:
@@ -346,22 +386,35 @@ def _tensor(parameter: ArrayParameter, value: Any) -> tuple[Tensor, Restore | No
         raise ArgumentError(f"`{parameter.name}` is a `ShapeDtype`, which has no contents", help="pass an array")
     else:
         try:
-            array, restore = to_numpy(value)
+            found = on_cuda(value)
+            array, restore = to_numpy(value) if found is None else (_NO_CONTENTS, None)
         except TilewrightError as error:
             error.message = f"argument `{parameter.name}`: {error.message}"
             raise
+        if found is not None:
+            return _on_device(parameter, value, found), None
     if parameter.effect == IN:
         return array, restore
     if not array.flags.writeable:
-        message = f"`{parameter.name}` is {parameter.effect.title()}, but its memory is read-only"
-        raise ArgumentError(message, help="pass a writeable array, such as a copy")
+        raise _read_only(parameter)
     if not array.flags.c_contiguous:
-        message = f"`{parameter.name}` is {parameter.effect.title()}, but the array is not contiguous"
+        message = f"`{parameter.name}` is {_EFFECTS[parameter.effect]}, but the array is not contiguous"
         raise ArgumentError(message, help="pass `np.ascontiguousarray(x)`, and copy the result back")
     return array, restore
 
 
-def _check_type(name: str, array: Tensor, wanted: ArrayType) -> None:
+def _on_device(parameter: ArrayParameter, value: Any, found: tuple[Any, ...]) -> _OnDevice:
+    if parameter.effect != IN and is_readonly(value):
+        raise _read_only(parameter)
+    return _OnDevice(value, *found)
+
+
+def _read_only(parameter: ArrayParameter) -> ArgumentError:
+    message = f"`{parameter.name}` is {_EFFECTS[parameter.effect]}, but its memory is read-only"
+    return ArgumentError(message, help="pass a writeable array, such as a copy")
+
+
+def _check_type(name: str, array: KernelArray, wanted: ArrayType) -> None:
     if array.shape != wanted.shape:
         message = f"`{name}` has shape {array.shape}, but the kernel was specialised for {wanted}"
         raise ShapeError(message, help="call the kernel itself, which specialises again")
@@ -370,9 +423,13 @@ def _check_type(name: str, array: Tensor, wanted: ArrayType) -> None:
         raise DTypeError(message, help="call the kernel itself, which specialises again")
 
 
-def _check_overlap(parameters: Sequence[ArrayParameter], arrays: Mapping[str, Tensor]) -> None:
-    for a, b in itertools.combinations(parameters, 2):
-        if (a.effect != IN or b.effect != IN) and np.may_share_memory(arrays[a.name], arrays[b.name]):
+def _check_overlap(parameters: Sequence[ArrayParameter], arrays: Mapping[str, KernelArray]) -> None:
+    """Refuse arrays of the host that overlap; those on a device are compared where the program runs."""
+    on_host = [p for p in parameters if isinstance(arrays.get(p.name), np.ndarray)]
+    for a, b in itertools.combinations(on_host, 2):
+        if (a.effect != IN or b.effect != IN) and np.may_share_memory(
+            _contents(arrays[a.name]), _contents(arrays[b.name])
+        ):
             written, other = (a, b) if a.effect != IN else (b, a)
             message = f"`{written.name}`, which the kernel writes, overlaps `{other.name}` in memory"
             raise OverlapError(message, help="pass a copy of one of them, or declare one InOut parameter")

@@ -105,11 +105,8 @@ class Call:
         Raises:
             UnsupportedOnTargetError: an argument is one.
         """
-        if self.on_device and not target_named(target)[0].device_arrays:
-            array = self.arrays[self.on_device[0]]
-            message = f"an argument is on the device `{_device_text(array)}`, not in CPU memory"
-            help = 'copy it to the CPU, or compile for its device: target="cuda:CHIP"'
-            raise located(UnsupportedOnTargetError(message, help=help))
+        if self.on_device:
+            check_place(self.arrays[self.on_device[0]], target)
 
     def restored(self, results: Sequence[Any], complex_results: Sequence[int] = ()) -> Sequence[Any]:
         """The results as arrays of the kind of the first argument; those at `complex_results` as complex numbers."""
@@ -120,6 +117,18 @@ class Call:
             for n in complex_results:
                 results[n] = from_stored(np.asarray(results[n]))
         return results if self.restore is None else [self.restore(result) for result in results]
+
+
+def check_place(array: Any, target: str) -> None:
+    """Refuse an array on a device where the target takes none.
+
+    Raises:
+        UnsupportedOnTargetError: the target takes none.
+    """
+    if not target_named(target)[0].device_arrays:
+        message = f"an argument is on the device `{_device_text(array)}`, not in CPU memory"
+        help = 'copy it to the CPU, or compile for its device: target="cuda:CHIP"'
+        raise located(UnsupportedOnTargetError(message, help=help))
 
 
 def _device_text(array: Any) -> str:

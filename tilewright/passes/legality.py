@@ -26,8 +26,8 @@ _HOST = (
     array.ReshapeOp,
     ReturnOp,
 )
-# Tile operations that lowering to cores leaves: loops of threads.
-_CORE_LOOPS = (tile.ForOp, tile.YieldOp)
+# Tile operations of threads of a core: loops, zones and prints.
+_OF_THREADS = (tile.ForOp, tile.YieldOp, tile.ZoneOp, tile.PrintOp)
 _HELP = "report the program: this is a bug of the compiler"
 
 
@@ -50,7 +50,7 @@ _TILE = _Legal(("tile.",))
 _SCHEDULED = {
     Model.VECTORS: _Legal(("tile.", "scheduled."), illegal=(tile.DotOp, tile.RelayoutOp)),
     Model.WARPS: _Legal(("tile.", "scheduled."), illegal=(tile.DotOp,)),
-    Model.CORES: _Legal(("cores.",), classes=_CORE_LOOPS),
+    Model.CORES: _Legal(("cores.",), classes=_OF_THREADS),
 }
 
 
