@@ -30,6 +30,13 @@ def page() -> dict[str, Any]:
     return namespace
 
 
+def test_the_profile_is_that_of_the_simulator(page: dict[str, Any]) -> None:
+    x = np.ones((128, 128), np.float32)
+    name, seconds, estimated_s = page["slowest"](x, x)
+    assert name.startswith("contract")
+    assert 0.5 < estimated_s / seconds < 2
+
+
 def matrix(*shape: int) -> Any:
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 

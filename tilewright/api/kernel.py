@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.api import tile_functions as tile_functions  # registers what kernels may call
 from tilewright.api.array import Array, located, locating
-from tilewright.api.compiled import CompiledProgram, storage_by_number
+from tilewright.api.compiled import CompiledProgram, storage_by_index
 from tilewright.api.lifting import cast, element_type, is_scalar, lift
 from tilewright.api.stages import check_place, checked_target
 from tilewright.driver.compile import compile_graph
@@ -217,7 +217,7 @@ class LoweredKernel:
         graph, donated = self.program()
         parameters = self.specialisation.signature.arrays
         inputs = [p.name for p in parameters if p.effect != OUT]
-        stored = storage_by_number(storage, inputs, [p.name for p in parameters if p.effect != IN])
+        stored = storage_by_index(storage, inputs, [p.name for p in parameters if p.effect != IN])
         return CompiledKernel(compile_graph(graph, chosen, donated, stored), chosen, self)
 
     @locating

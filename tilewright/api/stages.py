@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright import dtypes
 from tilewright.api.array import located, locating
-from tilewright.api.compiled import CompiledProgram, storage_by_number
+from tilewright.api.compiled import CompiledProgram, storage_by_index
 from tilewright.api.complex_array import as_stored, from_stored
 from tilewright.api.lifting import element_or_complex_type, shape_of
 from tilewright.api.pytree import LEAF, Structure, build, flatten, paths
@@ -316,7 +316,7 @@ class Lowered:
         """
         chosen = checked_target(target) or self.target
         results = [f"return[{n}]" for n in range(len(self.graph.outputs))]
-        stored = storage_by_number(storage, self.names, results)
+        stored = storage_by_index(storage, self.names, results)
         return Compiled(compile_graph(self.graph, chosen, self.donated, stored), chosen, self)
 
 
