@@ -87,8 +87,8 @@ class CompiledProgram(ABC):
 def storage_by_index(
     storage: Mapping[str, str] | None, inputs: Sequence[str], outputs: Sequence[str]
 ) -> dict[int, str]:
-    """Storage formats by the index of an input, or of an output after all inputs, from formats by name. An array that is
-    both an input and an output has one format.
+    """Storage formats by the index of an input, or of an output after all inputs, from formats by name. An array that
+    is both an input and an output has one format.
 
     Raises:
         ArgumentError: there is no array of a name.
