@@ -73,7 +73,7 @@ sys.meta_path.insert(0, Blocked())
 import numpy as np
 import tilewright as tw
 from tests.cuda.fake_driver import FakeDriver
-from tilewright.runtime import cuda_driver
+from tilewright.runtime.cuda import driver as cuda_driver
 folder = sys.argv[1]
 program = tw.load(f"{folder}/program.twp")
 inputs = np.load(f"{folder}/inputs.npz")

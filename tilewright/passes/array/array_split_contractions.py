@@ -56,7 +56,7 @@ class ArraySplitContractionsPass:
             for op in list(block.ops):
                 parts = _split_product(op) if isinstance(op, array.ContractOp) else 0
                 if parts:
-                    unit.remarks.append(Remark(self.name, op.name, f"{parts} parts", "few results of long sums"))
+                    unit.remarks.append(Remark(self.name, op.name, f"{parts} parts", "long sums with few results"))
 
 
 def _split_product(op: array.ContractOp) -> int:

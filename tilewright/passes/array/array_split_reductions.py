@@ -83,7 +83,7 @@ def _split_reduction(op: array.ReduceOp) -> tuple[int, str]:
     attributes = {"fn": a["fn"], "axes": tuple(axes), "part": part, "part_axis": axis}
     partial = array.ReduceOp.make(op.operands, attributes, [tensor(ArrayType((parts, *shape), result.dtype))])
     replace_by_parts(op, partial, a["fn"], result)
-    return parts, "few results of long sums"
+    return parts, "long sums with few results"
 
 
 def _part_of(size: int, least: int) -> int:
