@@ -306,21 +306,29 @@ class CompiledKernel(CompiledProgram):
             OverlapError: an array that is written overlaps another one.
         """
         parameters = self.lowered.specialisation.signature.arrays
-        for array in tensors.values():
-            if isinstance(array, _OnDevice):
-                check_place(array.value, self.target)
-        _check_overlap(parameters, tensors)
-        every = {name: _contents(array) for name, array in tensors.items()}
+        every: dict[str, Any] = dict(tensors)
+        if _OnDevice in map(type, every.values()):
+            self._place(every)
+        _check_overlap(parameters, every)
         inputs = [every[p.name] for p in parameters if p.effect != OUT]
         written = [p.name for p in parameters if p.effect != IN]
         # Donated arrays are written where they are; arrays for the others have to be named.
-        named = any(p.effect == OUT for p in parameters) and all(name in every for name in written)
-        results = self.executable(*inputs, out=[every[name] for name in written]) if named else self.executable(*inputs)
+        if len(every) == len(parameters) and len(inputs) < len(parameters):
+            results = self.executable(*inputs, out=[every[name] for name in written])
+        else:
+            results = self.executable(*inputs)
         for name, result in zip(written, results, strict=True):
             target = every.setdefault(name, result)
             if target is not result and isinstance(target, np.ndarray):
                 np.copyto(target, result)
         return every
+
+    def _place(self, arrays: dict[str, Any]) -> None:
+        """Take arrays on a device as their libraries have them."""
+        for name, array in arrays.items():
+            if isinstance(array, _OnDevice):
+                check_place(array.value, self.target)
+                arrays[name] = array.value
 
 
 # ---- arguments ------------------------------------------------------------------------------------------------------
@@ -423,13 +431,14 @@ def _check_type(name: str, array: KernelArray, wanted: ArrayType) -> None:
         raise DTypeError(message, help="call the kernel itself, which specialises again")
 
 
-def _check_overlap(parameters: Sequence[ArrayParameter], arrays: Mapping[str, KernelArray]) -> None:
+def _check_overlap(parameters: Sequence[ArrayParameter], arrays: Mapping[str, Any]) -> None:
     """Refuse arrays of the host that overlap; those on a device are compared where the program runs."""
-    on_host = [p for p in parameters if isinstance(arrays.get(p.name), np.ndarray)]
-    for a, b in itertools.combinations(on_host, 2):
-        if (a.effect != IN or b.effect != IN) and np.may_share_memory(
-            _contents(arrays[a.name]), _contents(arrays[b.name])
-        ):
+    for a, b in itertools.combinations(parameters, 2):
+        if a.effect == IN and b.effect == IN:
+            continue
+        first, second = arrays.get(a.name), arrays.get(b.name)
+        both_on_host = isinstance(first, np.ndarray) and isinstance(second, np.ndarray)
+        if both_on_host and np.may_share_memory(first, second):
             written, other = (a, b) if a.effect != IN else (b, a)
             message = f"`{written.name}`, which the kernel writes, overlaps `{other.name}` in memory"
             raise OverlapError(message, help="pass a copy of one of them, or declare one InOut parameter")
