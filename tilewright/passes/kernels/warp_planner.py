@@ -173,7 +173,7 @@ class WarpPlanner:
         whole = shape[row_dim] > 1  # warps multiply whole tiles
         row_extent = rows if whole else even_split(shape[row_dim], rows)
         plan = AttentionPlan(shape, row_dim, row_extent, key_steps(shape[-1], keys), shared_heads(parts), operand)
-        return _by_warpgroups(parts, plan, self.machine) if whole and not level else plan
+        return _by_warpgroups(parts, plan, operand, self.machine) if whole and not level else plan
 
     def ordered(self, op: array.ArrayOp, level: int = 0) -> OrderedPlan:
         if isinstance(op, array.SortOp | array.TopKOp):
@@ -228,15 +228,14 @@ def _registers_of(parts: AttentionParts, operand: DType | None, level: int, mach
     return rows * columns // (WARPGROUP * lanes) + LEAST_ROWS * inner * operand.itemsize // (4 * lanes)
 
 
-def _by_warpgroups(parts: AttentionParts, plan: AttentionPlan, machine: Machine) -> AttentionPlan:
+def _by_warpgroups(parts: AttentionParts, plan: AttentionPlan, operand: DType, machine: Machine) -> AttentionPlan:
     """The plan for warpgroups, where they multiply the type and the machine copies the arrays for them."""
-    assert plan.operand is not None
     products = (parts.score_product, parts.value_product)
     masks = [mask for mask in causal_masks(parts.scores) if mask.hides(plan.shape)]
     if any(mask.query_dim != plan.row_dim for mask in masks):
         return plan
     offset = min((mask.offset for mask in masks), default=None)
-    chain = chain_of(products, plan.operand, plan.shape, plan.row_dim, offset, machine)
+    chain = chain_of(products, operand, plan.shape, plan.row_dim, offset, machine)
     if chain is None:
         return plan
     return replace(plan, row_extent=chain.rows, key_extent=chain.keys, chain=chain)
