@@ -538,7 +538,7 @@ BEHAVIOURS: Sequence[Behaviour] = (
                 "a page by one coordinate of two",
                 VERIFIER,
                 hazards.one_tile,
-                lambda kernel: find(kernel, READER, cores.FetchOp).properties.update(map=one_coordinate()),
+                lambda kernel: setattr(find(kernel, READER, cores.FetchOp), "map", one_coordinate()),
             ),
             broken("sent to another format", VERIFIER, hazards.sent, lambda kernel: change_queue(kernel, 2, "f16")),
         ),

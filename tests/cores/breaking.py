@@ -10,12 +10,12 @@ from xdsl.rewriter import Rewriter
 
 from tests.cores.builder import affine
 from tilewright.dialects import cores, tile
-from tilewright.dialects.base import encode
+from tilewright.dialects.fields import encode
 
 
 def find(kernel: tile.KernelOp, role: str, op: type[Operation], number: int = 0) -> Any:
     """An operation of a thread, by its class and its number among those."""
-    found = [each for each in kernel.walk() if isinstance(each, op) and cores.thread_of(each).role.data == role]
+    found = [each for each in kernel.walk() if isinstance(each, op) and cores.thread_of(each).role == role]
     return found[number]
 
 
@@ -54,7 +54,7 @@ def change(kernel: tile.KernelOp, role: str, op: type[Operation], number: int = 
         before = found.properties.get(name)
         if isinstance(before, AffineMapAttr) and isinstance(value, str):
             map = before.data
-            found.properties[name] = affine(value, map.num_dims, map.num_symbols)
+            found.properties[name] = encode(affine(value, map.num_dims, map.num_symbols))
         else:
             found.properties[name] = encode(value)
 
@@ -82,5 +82,5 @@ def repeat_at_end(kernel: tile.KernelOp, role: str, op: type[Operation], number:
 def exchange(kernel: tile.KernelOp, role: str, op: type[Operation], other: Any) -> None:
     """An operation is one of another class, with the same attributes."""
     found = find(kernel, role, op)
-    found.parent.insert_op_before(other.make(found.operands, dict(found.properties), []), found)
+    found.parent.insert_op_before(other.create(operands=found.operands, properties=dict(found.properties)), found)
     found.detach()

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
-from xdsl.dialects.builtin import AffineMapAttr
 from xdsl.ir import SSAValue
+from xdsl.ir.affine import AffineMap
 from xdsl.utils.exceptions import VerifyException
 
 from tests.cores import mutant_subjects, programs
@@ -28,7 +28,7 @@ from tests.cores.test_hazards import (
     trips,
 )
 from tilewright.dialects import cores, tile
-from tilewright.dialects.base import decode, encode
+from tilewright.dialects.fields import decode, encode
 from tilewright.semantics.hazards import CoreHazard
 
 VERIFIER, PADDING, RESULT = "does not verify", "depends on padding", "another result"
@@ -151,7 +151,7 @@ def also(role: str, block: Callable[[Builder], None]) -> Callable[[], tile.Kerne
             b.pop(x)
         with b.thread("compute"):
             pass
-        thread = next(t for t in b.kernel.walk() if isinstance(t, cores.ThreadOp) and t.role.data == role)
+        thread = next(t for t in b.kernel.walk() if isinstance(t, cores.ThreadOp) and t.role == role)
         end = thread.body.block.last_op
         assert end is not None
         end.detach()
@@ -225,7 +225,7 @@ def wait_behind_copy(kernel: tile.KernelOp) -> None:
     moves_behind(COMPUTE, cores.WaitOp, cores.CopyOp, 1, 1)(kernel)
 
 
-def one_coordinate() -> AffineMapAttr:
+def one_coordinate() -> AffineMap:
     return affine("d0", 1, 2)
 
 

@@ -6,25 +6,25 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, DenseArrayBase, FloatAttr, IndexType, f64, i32
+from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, FloatAttr, IndexType, f64, i32
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright import dtypes
 from tilewright.dialects import cores, tile
-from tilewright.dialects.base import encode
+from tilewright.dialects.fields import encode
 from tilewright.layout.catalogue.placements import ROW_MAJOR
 from tilewright.primitives import ArrayType
 
 
-def affine(text: str, dims: int, symbols: int) -> AffineMapAttr:
+def affine(text: str, dims: int, symbols: int) -> AffineMap:
     """The map to the numbers that a text of `d0...` and `s0...` gives, such as "d0 + 2 * s0, s1"."""
     names: dict[str, Any] = {f"d{i}": AffineExpr.dimension(i) for i in range(dims)}
     names |= {f"s{i}": AffineExpr.symbol(i) for i in range(symbols)}
     results = [
         each if isinstance(each, AffineExpr) else AffineExpr.constant(each) for each in eval(f"({text},)", {}, names)
     ]
-    return AffineMapAttr(AffineMap(dims, symbols, tuple(results)))
+    return AffineMap(dims, symbols, tuple(results))
 
 
 class Builder:
@@ -43,15 +43,15 @@ class Builder:
         self.kernel = tile.kernel("program", (), types, [effect for *_, effect in refs])
         body = Block(arg_types=[IndexType(), IndexType()])
         is_wide = any(dtypes.by_name(name).bits == 32 for _, name, _ in refs) if wide is None else wide
-        attributes = {"cores": shape} | ({"wide": True} if is_wide else {})
-        program = cores.ProgramOp.make([], attributes, [], [Region(body)])
-        self.kernel.body.block.add_ops([program, tile.YieldOp.make([], {}, [])])
+        program = cores.ProgramOp(cores=shape, wide=is_wide, body=Region(body))
+        self.kernel.body.block.add_ops([program, tile.YieldOp()])
         self.arrays = self.kernel.refs
         self.row, self.column = body.args
         self._blocks = [body]
 
     def add(self, op: type[Any], operands: Sequence[SSAValue], attributes: dict[str, Any], **more: Any) -> Operation:
-        made = op.make(operands, {k: v for k, v in attributes.items() if v is not None}, **{"result_types": []} | more)
+        properties = {k: encode(v) for k, v in attributes.items() if v is not None}
+        made = op.create(operands=operands, properties=properties, **more)
         self._blocks[-1].add_op(made)
         return made
 
@@ -405,7 +405,8 @@ class Builder:
         self, op: type[Any], operands: Sequence[SSAValue], attributes: dict[str, Any], configured: bool
     ) -> None:
         """An operation, behind what configures its units for it."""
-        made = op.make(operands, {k: v for k, v in attributes.items() if v is not None}, [])
+        properties = {k: encode(v) for k, v in attributes.items() if v is not None}
+        made = op.create(operands=operands, properties=properties)
         if configured:
             for unit, state in cores.states_of(made).items():
                 self.configure(unit, state)

@@ -10,7 +10,7 @@ from xdsl.ir import Block, Operation
 from xdsl.rewriter import Rewriter
 
 from tilewright.dialects import cores, tile
-from tilewright.dialects.base import encode
+from tilewright.dialects.fields import encode
 from tilewright.machines.machine import load
 from tilewright.semantics.cores import DeviceArray, run_program
 
@@ -59,7 +59,7 @@ def with_depth(kernel: tile.KernelOp, factor: int) -> tile.KernelOp:
 def with_one_mover(kernel: tile.KernelOp) -> tile.KernelOp:
     """The reader does what the writer did, too: behind its own, and trip by trip where both have a loop of as many."""
     made = kernel.clone()
-    threads = {op.role.data: op for op in made.walk() if isinstance(op, cores.ThreadOp)}
+    threads = {op.role: op for op in made.walk() if isinstance(op, cores.ThreadOp)}
     if {cores.READER, cores.WRITER} <= threads.keys():
         writer = threads[cores.WRITER]
         _merge(threads[cores.READER].body.block, writer.body.block)

@@ -10,7 +10,7 @@ from xdsl.ir.affine import AffineMap
 from xdsl.rewriter import Rewriter
 
 from tilewright.dialects import cores, tile
-from tilewright.dialects.base import decode, encode
+from tilewright.dialects.fields import decode, encode
 
 Edit = Callable[[Operation], None]
 

@@ -53,7 +53,7 @@ def _shape(program: cores.ProgramOp) -> Sequence[object]:
     """What has to be alike in any case."""
     return [
         program.shape,
-        program.wide is not None,
+        program.wide,
         [cores.queue_type(queue.result).format for queue in program.queues],
         [each.initial for each in program.semaphores],
         [each.role for each in program.threads],

@@ -18,7 +18,7 @@ from tests.programs import Program
 from tilewright import dtypes
 from tilewright.cost.cores import tiles as core_tiles
 from tilewright.dialects import cores, tile
-from tilewright.dialects.base import decode, encode
+from tilewright.dialects.fields import encode
 from tilewright.frontend.build import build_module
 from tilewright.frontend.trace import Value
 from tilewright.machines.machine import load
@@ -145,7 +145,7 @@ def shared() -> Subject:
 
     def why_alike(op: Operation, rule: str) -> str:
         before = [*itertools.islice(_before(op), 6)]
-        adds_once = any(isinstance(each, cores.CopyOp) and each.transpose is not None for each in before)
+        adds_once = any(isinstance(each, cores.CopyOp) and each.transpose for each in before)
         is_alike = isinstance(op, cores.PackOp) and rule == "slot +1" and adds_once
         return "the part of a core is one sum, which is added to 0" if is_alike else ""
 
@@ -238,15 +238,15 @@ def tiles_to_rows() -> Subject:
 def _mask_of_zeros(op: Operation, rule: str) -> str:
     """Where a choice takes its condition for a number, which is 0: the condition is a page of ones and zeros, and is
     taken where it is 0."""
-    if not isinstance(op, cores.MapOp) or op.fn.data != "select":
+    if not isinstance(op, cores.MapOp) or op.fn != "select":
         return ""
     condition, _, otherwise = op.operand_numbers
     before = [*_before(op)]
     fills = (each for each in before if isinstance(each, cores.MapOp) and otherwise in each.slots)
     copies = (each for each in before if isinstance(each, cores.RegisterOp) and condition in each.slots)
     fill, copy = next(fills, None), next(copies, None)
-    is_filled = fill is not None and fill.fn.data == "fill" and [decode(n) for n in fill.numbers.data] == [0.0]
-    is_mask = isinstance(copy, cores.CopyOp) and copy.broadcast.data == cores.NONE and _holds_bits(copy.queue)
+    is_filled = fill is not None and fill.fn == "fill" and [n for n in fill.numbers] == [0.0]
+    is_mask = isinstance(copy, cores.CopyOp) and copy.broadcast == cores.NONE and _holds_bits(copy.queue)
     is_edited = rule == f"argument 2 {condition - otherwise:+}"
     return "the mask is 0 where it is taken for 0" if is_edited and is_filled and is_mask else ""
 
@@ -256,9 +256,7 @@ def _holds_bits(queue: SSAValue) -> bool:
     users = [use.operation for use in queue.uses]
     writers = [each for each in users if not isinstance(each, cores.QueueStepOp | cores.ConfigureOp | cores.CopyOp)]
     return bool(writers) and all(
-        isinstance(each, cores.GenerateOp)
-        and each.choice is not None
-        and {decode(n) for n in each.choice.data[1:]} <= {0.0, 1.0}
+        isinstance(each, cores.GenerateOp) and each.choice is not None and {n for n in each.choice[1:]} <= {0.0, 1.0}
         for each in writers
     )
 

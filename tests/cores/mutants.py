@@ -43,7 +43,7 @@ from tests.cores.mutant_edits import (
 from tests.cores.mutant_reasons import Reasons
 from tests.cores.mutant_subjects import MACHINE, SUBJECTS, Subject, Tensor, program_of
 from tilewright.dialects import cores, tile
-from tilewright.dialects.base import decode, encode
+from tilewright.dialects.fields import decode, encode
 from tilewright.semantics.cores import check_program
 from tilewright.semantics.hazards import CoreHazard
 
@@ -196,20 +196,20 @@ def _places(program: cores.ProgramOp, op: cores.QueueOp) -> Iterator[tuple[str, 
     for depth in sorted({pages + 1, pages - 1, pages // 2} - {0}):
         yield f"of {depth} pages", of_pages(depth)
     assert op.address_bytes is not None
-    address = decode(op.address_bytes)
+    address = op.address_bytes
     yield "misaligned", at_address(address + 8)
     yield "a step further", at_address(address + 16)
     yield "a page before", at_address(address - cores.queue_type(op.result).tile_format.page_bytes)
     for other in program.queues:
         if other is not op and other.address_bytes is not None:
-            yield "where another one is", at_address(decode(other.address_bytes))
+            yield "where another one is", at_address(other.address_bytes)
             return
 
 
 def _states(program: cores.ProgramOp, op: cores.ConfigureOp) -> Iterator[tuple[str, Edit]]:
     """States that the unit has elsewhere, and one that nothing needs."""
     ops = [each for each in program.body.walk() if isinstance(each, cores.ConfigureOp)]
-    states = {each.state.data for each in ops if each.unit == op.unit} - {op.state.data}
+    states = {each.state for each in ops if each.unit == op.unit} - {op.state}
     for state in [*sorted(states), "something else"]:
         yield f"for `{state}`", with_text("state", state)
 

@@ -45,7 +45,7 @@ def formats_of(kernel: tile.KernelOp) -> list[str]:
 
 
 def is_wide(kernel: tile.KernelOp) -> bool:
-    return any(isinstance(op, cores.ProgramOp) and op.wide is not None for op in kernel.walk())
+    return any(isinstance(op, cores.ProgramOp) and op.wide for op in kernel.walk())
 
 
 def pad(

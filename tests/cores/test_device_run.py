@@ -98,7 +98,7 @@ class Runtime:
     def generic_op(self, tensors: Sequence[Tensor], described: Any) -> None:
         """Those that are read first, then those that are written."""
         kernel = self.kernels[described.kernels[0].kernel_source]
-        self.launched.append(kernel.sym_name.data)
+        self.launched.append(kernel.sym_name)
         effects = kernel.effect_names
         order = [n for n, effect in enumerate(effects) if effect == tile.IN]
         order += [n for n, effect in enumerate(effects) if effect != tile.IN]

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from xdsl.dialects.builtin import ArrayAttr
 
 from tests.cores import breaking, programs
 from tests.cores.breaking import (
@@ -443,9 +442,8 @@ REGISTERS = [
 def _add_map(kernel: tile.KernelOp) -> None:
     """A function in floats of what integers are in."""
     binary = find(kernel, COMPUTE, BinaryOp)
-    attributes = {"fn": "exp", "dtype": "f32", "slot": 0, "count": 1, "arguments": (0,)}
-    made = MapOp.make([], attributes | {"numbers": ArrayAttr([])}, [])
-    configure = ConfigureOp.make([], {"unit": "vector", "state": "exp"}, [])
+    made = MapOp(fn="exp", dtype="f32", slot=0, count=1, arguments=(0,), numbers=())
+    configure = ConfigureOp(unit="vector", state="exp")
     binary.parent.insert_op_after(made, binary)
     binary.parent.insert_op_after(configure, binary)
 

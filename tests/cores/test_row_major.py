@@ -54,7 +54,7 @@ def copied(shape: tuple[int, ...], dtype: DType) -> Program:
 
 
 def kernels_of(unit: Any) -> list[str]:
-    return [kernel.sym_name.data for kernel in unit.kernels()]
+    return [kernel.sym_name for kernel in unit.kernels()]
 
 
 # ---- bit by bit -----------------------------------------------------------------------------------------------------
@@ -309,15 +309,15 @@ _Break = Callable[[tile.KernelOp], None]
 
 def _configured_for(unit: str, state: str) -> _Break:
     def edit(kernel: tile.KernelOp) -> None:
-        found = [op for op in kernel.walk() if isinstance(op, cores.ConfigureOp) and op.unit.data == unit]
-        found[0].properties["state"] = type(found[0].state)(state)
+        found = [op for op in kernel.walk() if isinstance(op, cores.ConfigureOp) and op.unit == unit]
+        found[0].state = state
 
     return edit
 
 
 def _without_configure(unit: str) -> _Break:
     def edit(kernel: tile.KernelOp) -> None:
-        (found,) = [op for op in kernel.walk() if isinstance(op, cores.ConfigureOp) and op.unit.data == unit]
+        (found,) = [op for op in kernel.walk() if isinstance(op, cores.ConfigureOp) and op.unit == unit]
         found.detach()
 
     return edit

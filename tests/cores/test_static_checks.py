@@ -169,8 +169,8 @@ def test_many_trips_alike_are_counted_at_once() -> None:
 def _accumulate_blocks(kernel: tile.KernelOp) -> None:
     change_queue(kernel, 2, "bfp8")
     pack = find(kernel, COMPUTE, PackOp, 1)
-    pack.parent.insert_op_before(AccumulateOp.make([], {"map": affine("1", 0, 0)}, []), pack)
-    pack.parent.insert_op_after(AccumulateOp.make([], {"map": affine("0", 0, 0)}, []), pack)
+    pack.parent.insert_op_before(AccumulateOp(map=affine("1", 0, 0)), pack)
+    pack.parent.insert_op_after(AccumulateOp(map=affine("0", 0, 0)), pack)
 
 
 def test_all_kinds_are_tried() -> None:

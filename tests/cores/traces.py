@@ -17,9 +17,10 @@ from typing import Any
 
 from xdsl.dialects.builtin import AffineMapAttr, IntegerAttr
 from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir.affine import AffineMap
 
 from tilewright.dialects import cores, tile
-from tilewright.dialects.base import decode
+from tilewright.dialects.fields import decode
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.semantics.cores.agents import MATH, PACK, PARTS, UNPACK
 from tilewright.semantics.tile import evaluate_map
@@ -101,7 +102,7 @@ class _Tracer:
         for op in block.ops:
             match op:
                 case tile.ForOp():
-                    trips = decode(op.trips)
+                    trips = op.trips
                     if op.end is not None:
                         trips = min(trips, *self._map(op.end, op.symbols))
                     for trip in range(trips):
@@ -118,8 +119,8 @@ class _Tracer:
                 case _:
                     self._mover(op)
 
-    def _map(self, map: AffineMapAttr, symbols: Sequence[SSAValue], dims: Sequence[int] = ()) -> tuple[int, ...]:
-        return tuple(map.data.eval([*dims], [self.numbers[symbol] for symbol in symbols]))
+    def _map(self, map: AffineMap, symbols: Sequence[SSAValue], dims: Sequence[int] = ()) -> tuple[int, ...]:
+        return tuple(map.eval([*dims], [self.numbers[symbol] for symbol in symbols]))
 
     def _add(self, *what: Any, **more: Any) -> None:
         self.events.append(Event(what, **more))
@@ -166,7 +167,7 @@ class _Tracer:
             case cores.PagesOp():
                 self._move_pages(op)
             case cores.GenerateOp():
-                pages = self._pages(self.names[op.queue], "back", range(decode(op.count)), True)
+                pages = self._pages(self.names[op.queue], "back", range(op.count), True)
                 numbers = str(op.map), self._map(op.map, op.symbols, (0, 0, 0))
                 self._add_once(*self._named(op), *numbers, *_named(pages), touches=pages)
             case cores.ElementsOp():
@@ -176,9 +177,9 @@ class _Tracer:
             case cores.LinesOp():
                 self._go_through_lines(op)
             case cores.BarrierOp():
-                for number in self.under_way[op.of.data]:
+                for number in self.under_way[op.of]:
                     self._add(ENDED, started=number)
-                self.under_way[op.of.data] = []
+                self.under_way[op.of] = []
             case cores.MulticastOp():
                 (at,) = self._map(op.at, op.symbols)
                 self._send(op, (op.queue, "back", at), self._others(op.rectangle, op.symbols), op.queue, at)
@@ -238,7 +239,7 @@ class _Tracer:
         if op.indices:
             return None
         shape = tile.ref_type(op.array).shape
-        coordinates = evaluate_map(op.map.data, op.lanes, self._given(op.symbols))
+        coordinates = evaluate_map(op.map, op.lanes, self._given(op.symbols))
         lanes = zip(*(each.reshape(-1).tolist() for each in coordinates), strict=True)
         return tuple(at if all(0 <= c < n for c, n in zip(at, shape, strict=True)) else None for at in lanes)
 
@@ -246,9 +247,9 @@ class _Tracer:
         return [self.numbers[symbol] for symbol in symbols]
 
     def _rearrange(self, op: cores.RearrangeOp) -> None:
-        taken = _page_count(decode(op.source_shape), op.source_rows, op.source_columns)
+        taken = _page_count(op.source_shape, op.source_rows, op.source_columns)
         pages = self._pages(self.names[op.source], "front", range(taken), False)
-        given = _page_count(decode(op.shape), op.rows, op.columns)
+        given = _page_count(op.shape, op.rows, op.columns)
         pages += self._pages(self.names[op.queue], "back", range(given), True)
         self._add_once(*self._named(op), str(op.source_map), str(op.map), *_named(pages), touches=pages)
 
@@ -261,7 +262,7 @@ class _Tracer:
         scratch = tuple(Touch(("scratch", self.here, self.names[queue]), 0, True) for queue in op.scratch)
         self._add_once(*self._named(op), *_named(pages), touches=(*pages, *scratch))
 
-    def _others(self, rectangle: AffineMapAttr, symbols: Sequence[SSAValue]) -> tuple[Place, ...]:
+    def _others(self, rectangle: AffineMap, symbols: Sequence[SSAValue]) -> tuple[Place, ...]:
         top, left, bottom, right = self._map(rectangle, symbols)
         row, column = self.here
         if not (top <= row <= bottom and left <= column <= right):
@@ -278,7 +279,7 @@ class _Tracer:
         to: int,
     ) -> None:
         queue, end, at = source
-        count, number = decode(op.pages), self.names[target]
+        count, number = op.pages, self.names[target]
         own = self._pages(self.names[queue], end, range(at, at + count), False)
         first = self.backs[number] + to
         there = [self._page(core, number, first + page, True) for core in others for page in range(count)]
@@ -291,14 +292,14 @@ class _Tracer:
             case cores.SemaphoreSetOp():
                 number = self.names[op.semaphore]
                 touches = (Touch(("number", self.here, number), 0, True),)
-                self._add_once("set", number, decode(op.value), touches=touches)
+                self._add_once("set", number, op.value, touches=touches)
             case cores.SemaphoreWaitOp():
                 number = self.names[op.semaphore]
                 touches = (Touch(("number", self.here, number), 0, False),)
-                waits = "number", number, decode(op.value)
-                self._add_once("wait for", number, decode(op.value), op.at_least, waits=waits, touches=touches)
+                waits = "number", number, op.value
+                self._add_once("wait for", number, op.value, op.at_least, waits=waits, touches=touches)
             case cores.SemaphoreIncrementOp():
-                number, value = self.names[op.semaphore], decode(op.value)
+                number, value = self.names[op.semaphore], op.value
                 row, column = self._map(op.core, op.symbols)
                 there = (Touch(("number", (row, column), number), 0, True, adds=True),)
                 gives, targets = ("number", number, value), ((row, column),)
@@ -323,13 +324,13 @@ class _Tracer:
     def _compute(self, op: Operation) -> None:
         match op:
             case cores.ConfigureOp():
-                if op.unit.data in _UNITS[self.role]:
-                    self.states[op.unit.data] = op.state.data
+                if op.unit in _UNITS[self.role]:
+                    self.states[op.unit] = op.state
             case cores.AccumulateOp():
                 if self.role == PACK:
                     self.states["accumulates"] = str(self._map(op.map, op.symbols)[0] != 0)
             case cores.RegistersOp():
-                self._registers(op.step.data)
+                self._registers(op.step)
             case cores.PackingOp():
                 if self.role == PACK:
                     self._pack(op)
@@ -371,7 +372,7 @@ class _Tracer:
         return (Touch(("registers", self.here, turn % 2), turn, writes),)
 
     def _pack(self, op: cores.PackingOp) -> None:
-        dims = [(d,) if op.at.data.num_dims else () for d in range(len(op.slots))]
+        dims = [(d,) if op.at.num_dims else () for d in range(len(op.slots))]
         places = [self._map(op.at, op.symbols, each)[0] for each in dims]
         pages = self._pages(self.names[op.queue], "back", places, True)
         self._add(*self._named(op), *_named(pages), touches=(*self._half(False), *pages))
@@ -383,7 +384,7 @@ class _Tracer:
         for queue, name in zip(op.operands, _OPERANDS[type(op)], strict=False):
             map = op.properties[name]
             assert isinstance(map, AffineMapAttr)
-            places = [self._map(map, symbols, dims)[0] for dims in _points(op, map)]
+            places = [self._map(map.data, symbols, dims)[0] for dims in _points(op, map.data)]
             if isinstance(op, cores.MatmulOp):
                 places = [places[0] + more for more in _block_of(op, name)]
             found += self._pages(self.names[queue], "front", places, False)
@@ -404,7 +405,7 @@ class _Tracer:
 
 def _page_count(shape: Sequence[int], rows: IntegerAttr, columns: IntegerAttr) -> int:
     """The pages of a tile, of which two dims are along rows and columns."""
-    along = decode(rows), decode(columns)
+    along = rows, columns
     return prod(-(-size // TILE) if dim in along else size for dim, size in enumerate(shape))
 
 
@@ -427,16 +428,16 @@ _OPERANDS: Mapping[type[Operation], tuple[str, ...]] = {
 }
 
 
-def _points(op: Operation, map: AffineMapAttr) -> list[tuple[int, ...]]:
+def _points(op: Operation, map: AffineMap) -> list[tuple[int, ...]]:
     count = decode(op.properties["pages" if isinstance(op, cores.ReduceOp) else "count"])
-    return [(d,) for d in range(count)] if map.data.num_dims else [()]
+    return [(d,) for d in range(count)] if map.num_dims else [()]
 
 
 def _block_of(op: cores.MatmulOp, name: str) -> list[int]:
     rows, columns, depth = op.block_shape
     if name == "left_at":
-        return [r * decode(op.left_stride) + k for r in range(rows) for k in range(depth)]
-    return [k * decode(op.right_stride) + c for k in range(depth) for c in range(columns)]
+        return [r * op.left_stride + k for r in range(rows) for k in range(depth)]
+    return [k * op.right_stride + c for k in range(depth) for c in range(columns)]
 
 
 def traces_of(program: cores.ProgramOp) -> dict[tuple[Place, str], list[Event]]:
@@ -450,6 +451,6 @@ def traces_of(program: cores.ProgramOp) -> dict[tuple[Place, str], list[Event]]:
     depths = [cores.queue_type(queue.result).pages for queue in program.queues]
     for here in itertools.product(*map(range, program.shape)):
         for thread in program.threads:
-            for role in PARTS if thread.computes else (thread.role.data,):
+            for role in PARTS if thread.computes else (thread.role,):
                 found[here, role] = _Tracer(program, role, here, depths).trace(thread)
     return found

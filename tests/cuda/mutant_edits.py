@@ -93,7 +93,7 @@ def _matters(op: Operation) -> bool:
         isinstance(
             each, (*SYNCHRONISES, *USES_BARRIERS, *_USES_TENSOR_MEMORY, scheduled.CopyOp, asynchronous.MbarrierOp)
         )
-        or (isinstance(each, scheduled.MmaOp) and each.asynchronous is not None)
+        or (isinstance(each, scheduled.MmaOp) and each.asynchronous)
         or (isinstance(each, _MOVES) and any(_is_of_a_block(operand) for operand in each.operands))
         for each in inner
     )
@@ -144,10 +144,10 @@ def _put_map(op: Operation, name: str, map: AffineMap, result: AffineExpr) -> No
 
 def with_a_barrier_fewer(op: Operation) -> None:
     assert isinstance(op, asynchronous.MbarrierOp)
-    count, block = int(op.count.value.data) - 1, op.parent_block()
+    count, block = op.count - 1, op.parent_block()
     assert block is not None
-    attributes = {"count": count, "arrivals": int(op.arrivals.value.data)}
-    fewer = asynchronous.MbarrierOp.make([], attributes, [tile.ref(ArrayType((count,), dtypes.i64), scheduled.BLOCK)])
+    held = tile.ref(ArrayType((count,), dtypes.i64), scheduled.BLOCK)
+    fewer = asynchronous.MbarrierOp(count=count, arrivals=op.arrivals, result=held)
     block.insert_op_before(fewer, op)
     op.result.replace_all_uses_with(fewer.result)
     leave_out(op)
@@ -156,7 +156,7 @@ def with_a_barrier_fewer(op: Operation) -> None:
 def share_a_barrier(op: Operation) -> None:
     assert isinstance(op, asynchronous.MbarrierOp)
     for use in list(op.result.uses):
-        _modulo(use.operation, "number", int(op.count.value.data) - 1)
+        _modulo(use.operation, "number", op.count - 1)
 
 
 def share_a_stage(op: Operation) -> None:
@@ -235,4 +235,4 @@ def barriers_of(op: Operation) -> list[asynchronous.MbarrierOp]:
 
 
 def count_of(op: Any) -> int:
-    return int(op.mbarrier.owner.count.value.data)
+    return op.mbarrier.owner.count

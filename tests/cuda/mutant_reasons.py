@@ -105,14 +105,14 @@ def _one_of(kind: type[T], ops: Sequence[Operation]) -> T:
 def _is_the_last_to_a_pair(*ops: Operation) -> bool:
     """Whether blocks that share what they copy say for the last time that they have read it."""
     arrives = _one_of(asynchronous.ArriveOp, ops)
-    return arrives.everywhere is not None and isinstance(arrives.parent_op(), scheduled.ParallelOp)
+    return arrives.everywhere and isinstance(arrives.parent_op(), scheduled.ParallelOp)
 
 
 def _is_for_copies(*ops: Operation) -> bool:
     """Whether only a role that copies waits for an arrival."""
     users = [use.operation for use in _one_of(asynchronous.ArriveOp, ops).mbarrier.uses]
     roles = {role_of(each) for each in users if isinstance(each, asynchronous.AwaitOp)}
-    return all(isinstance(role, scheduled.RoleOp) and role.role.data == COPIES for role in roles)
+    return all(isinstance(role, scheduled.RoleOp) and role.role == COPIES for role in roles)
 
 
 def _is_for_what_is_copied(*ops: Operation) -> bool:
@@ -124,7 +124,7 @@ def _is_for_what_is_copied(*ops: Operation) -> bool:
 
 
 def _fences_before(*ops: Operation) -> bool:
-    return _one_of(tensor_memory.TensorFenceOp, ops).side.data == tensor_memory.BEFORE
+    return _one_of(tensor_memory.TensorFenceOp, ops).side == tensor_memory.BEFORE
 
 
 def _is_made_before_another(*ops: Operation) -> bool:
@@ -133,11 +133,11 @@ def _is_made_before_another(*ops: Operation) -> bool:
     made, barrier = _one_of(asynchronous.MbarrierOp, ops), _one_of(scheduled.BarrierOp, ops)
     users = [use.operation for use in made.result.uses]
     block = region_of(made).body.block
-    if barrier.scope.data != scheduled.EVERY_ROLE or any(role_of(user) is not None for user in users):
+    if barrier.scope != scheduled.EVERY_ROLE or any(role_of(user) is not None for user in users):
         return False
     behind = list(block.ops)[max(map(block.get_operation_index, (made, barrier))) + 1 :]
     first = next(at for at, op in enumerate(behind) if any(each in users for each in op.walk()))
-    return any(isinstance(op, scheduled.BarrierOp) and op.scope.data == scheduled.BLOCK for op in behind[:first])
+    return any(isinstance(op, scheduled.BarrierOp) and op.scope == scheduled.BLOCK for op in behind[:first])
 
 
 def is_said_later(op: Operation) -> bool:
@@ -150,13 +150,13 @@ def is_said_later(op: Operation) -> bool:
 
 
 def _scopes(*ops: Operation) -> set[str]:
-    return {op.scope.data for op in ops if isinstance(op, scheduled.BarrierOp)}
+    return {op.scope for op in ops if isinstance(op, scheduled.BarrierOp)}
 
 
 def _takes_more(op: scheduled.SetRegistersOp) -> bool:
     """Whether there are more registers then than at the beginning."""
     begin = region_of(op).registers
-    return begin is not None and op.count.value.data > begin.value.data
+    return begin is not None and op.count > begin
 
 
 def finds_nothing(op: Operation) -> bool:
@@ -168,7 +168,7 @@ def finds_nothing(op: Operation) -> bool:
         return False
     inner = list(loop.body.block.ops)
     copies = [each for each in inner if isinstance(each, scheduled.CopyOp)]
-    pending = [int(each.pending.value.data) for each in inner if isinstance(each, scheduled.WaitOp)]
+    pending = [each.pending for each in inner if isinstance(each, scheduled.WaitOp)]
     commits = [each for each in inner if isinstance(each, scheduled.CommitOp)]
     return len(commits) == 1 and len(pending) == 1 and all(_ahead(each) > pending[0] for each in copies)
 
@@ -204,13 +204,13 @@ def _is_left_alone(op: Operation) -> bool:
 def _overlap(one: scheduled.AllocOp, other: scheduled.AllocOp) -> bool:
     if one.offset_bytes is None or other.offset_bytes is None:
         return True
-    first, second = (int(each.offset_bytes.value.data) for each in (one, other))
+    first, second = (each.offset_bytes for each in (one, other))
     return first < second + other.bytes and second < first + one.bytes
 
 
 def _ahead(op: scheduled.CopyOp) -> int:
     """How many trips later what a trip copies is used; none where copies do not end with the trips."""
-    return 0 if op.trip is None else op.trip.data.eval([], [0] * len(op.symbols))[0]
+    return 0 if op.trip is None else op.trip.eval([], [0] * len(op.symbols))[0]
 
 
 def is_awaited_behind(op: scheduled.CopyOp) -> bool:
@@ -218,7 +218,7 @@ def is_awaited_behind(op: scheduled.CopyOp) -> bool:
     loop = op.parent_op()
     assert loop is not None
     following = neighbour(loop, forwards=True)
-    return isinstance(following, scheduled.WaitOp) and not following.pending.value.data
+    return isinstance(following, scheduled.WaitOp) and not following.pending
 
 
 # ---- mutants that are ordered no less -------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ def _numbers_of_arrivals(block: Block, barriers: SSAValue, trips: Mapping[SSAVal
                 yield map_of(op, "number").eval([], known)[0] if len(known) == len(symbols) else None
             case tile.ForOp():
                 body = op.body.block
-                for trip in range(int(op.trips.value.data)):
+                for trip in range(op.trips):
                     yield from _numbers_of_arrivals(body, barriers, {**trips, body.args[0]: trip})
                     if op.end is not None:
                         yield None

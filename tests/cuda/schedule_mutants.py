@@ -160,11 +160,11 @@ def _numbers(op: Operation) -> Iterator[tuple[str, Edit, str]]:
     """Other numbers in an operation: a rule, its edit and why it is harmless."""
     match op:
         case scheduled.BarrierOp():
-            if narrower := _NARROWER.get(op.scope.data):
+            if narrower := _NARROWER.get(op.scope):
                 yield f"of a {narrower}", lambda each: put(each, "scope", StringAttr(narrower)), ""
         case scheduled.WaitOp() | scheduled.MmaWaitOp():
             yield "one more pending", added("pending", 1), FINDS_NOTHING if finds_nothing(op) else ""
-            if op.pending.value.data:
+            if op.pending:
                 yield "one fewer pending", added("pending", -1), "waits for more"
         case scheduled.CopyOp() if op.trips is not None:
             yield "a trip too few", added("trips", -1), ""
@@ -176,7 +176,7 @@ def _numbers(op: Operation) -> Iterator[tuple[str, Edit, str]]:
                 yield "one stage fewer", added("stages", -1), ""
         case scheduled.SetRegistersOp():
             yield "8 registers more", added("count", 8), ""
-            is_less = op.count.value.data > _FEWEST_REGISTERS
+            is_less = op.count > _FEWEST_REGISTERS
             yield "8 registers fewer", added("count", -8), "asks for less than there is" if is_less else ""
         case asynchronous.MbarrierOp():
             yield from ((rule, edit, "") for rule, edit in _numbers_of_barriers(op))
@@ -184,7 +184,7 @@ def _numbers(op: Operation) -> Iterator[tuple[str, Edit, str]]:
             for by in (1, -1):
                 yield f"adds {by:+}", lambda each, by=by: shift(each, "adds", by), _why_it_adds_as_before(op, by)
         case tensor_memory.TensorFenceOp():
-            other = tensor_memory.BEFORE if op.side.data == tensor_memory.AFTER else tensor_memory.AFTER
+            other = tensor_memory.BEFORE if op.side == tensor_memory.AFTER else tensor_memory.AFTER
             yield f"{other} instead", lambda each: put(each, "side", StringAttr(other)), ""
         case _ if isinstance(op, USES_BARRIERS):
             yield from ((rule, edit, "") for rule, edit in _numbers_at_barriers(op))
@@ -194,7 +194,7 @@ def _numbers(op: Operation) -> Iterator[tuple[str, Edit, str]]:
 
 def _why_it_adds_as_before(op: tensor_memory.TensorMmaOp, by: int) -> str:
     """Whether a product that always adds, or never, does so with another number."""
-    (number,) = op.adds.data.results
+    (number,) = op.adds.results
     if not isinstance(number, AffineConstantExpr):
         return ""
     return "adds as before" if (number.value > 0) == (number.value + by > 0) else ""
@@ -202,9 +202,9 @@ def _why_it_adds_as_before(op: tensor_memory.TensorMmaOp, by: int) -> str:
 
 def _numbers_of_barriers(op: asynchronous.MbarrierOp) -> Iterator[tuple[str, Edit]]:
     yield "one arrival more", added("arrivals", 1)
-    if op.arrivals.value.data > 1:
+    if op.arrivals > 1:
         yield "one arrival fewer", added("arrivals", -1)
-    if op.count.value.data > 1:
+    if op.count > 1:
         yield "one barrier fewer", with_a_barrier_fewer
         yield "the last barrier is the first", share_a_barrier
 
@@ -221,7 +221,7 @@ def _numbers_at_barriers(
     if "multicast" in op.properties:
         yield _ALONE, lambda each: take_away(each, "multicast")
     if isinstance(op, asynchronous.ExpectOp):
-        for by in (1, -1, int(op.bytes.value.data), -(int(op.bytes.value.data) // 2)):
+        for by in (1, -1, op.bytes, -(op.bytes // 2)):
             yield f"{by:+} bytes", added("bytes", by)
     shifted = {asynchronous.AwaitOp: "phase", asynchronous.ArriveOp: "trip"}.get(type(op))
     if shifted in op.properties:

@@ -272,7 +272,7 @@ def _conflicts(unit: Unit, counts: dict[str, Counts]) -> tuple[int, int]:
 def _is_of_matrices(op: Any) -> bool:
     """Whether an operation is a product by instructions of matrices."""
     if isinstance(op, scheduled.MmaOp):
-        return op.atom.data != SCALAR
+        return op.atom != SCALAR
     return isinstance(op, tensor_memory.TensorMmaOp)
 
 

@@ -164,7 +164,7 @@ def ran(unit: Unit, arrays: Sequence[np.ndarray], seed: int) -> list[np.ndarray]
 def test_barriers_are_where_threads_meet(name: str) -> None:
     body, count = KERNELS[name]
     unit, plain = lowered(body), unit_of(parse(text_of(body)), {})
-    barriers = [op for op in unit.kernel("k").walk() if isinstance(op, scheduled.BarrierOp) and op.arrays is not None]
+    barriers = [op for op in unit.kernel("k").walk() if isinstance(op, scheduled.BarrierOp) and op.arrays]
     assert len(barriers) == count
     arrays = inputs_of(plain, 0)
     for seed in range(3):

@@ -349,7 +349,7 @@ def test_registers_of_those_that_copy_go_to_those_that_multiply(by_128_keys: Cal
     program, arrays = many_registers(by_128_keys)
     (said,) = remarks(program, ScheduledShareRegistersPass)
     assert said.startswith("MMA warpgroups have 240 registers a thread: matmuls need 160")
-    assert [int(op.count.value.data) for op in ops_of(program, scheduled.SetRegistersOp)] == [24, 240]
+    assert [op.count for op in ops_of(program, scheduled.SetRegistersOp)] == [24, 240]
     check(program, arrays, expected(*arrays, False))
 
 

@@ -183,9 +183,9 @@ def test_parts_of_a_window_are_boxes_of_their_own() -> None:
     lines = "(64, 256) : [64@mem.shared*64 | 4@mem.shared*4096 64@mem.shared] + swizzle[mem.shared{3:6}^{6:9}]"
     layout = parsed(lines)
     source = tile.ref_type(window.source)
-    whole = boxes_of(window.map.data, source, layout)
+    whole = boxes_of(window.map, source, layout)
     for dim in range(2):
-        part = boxes_of(window.map.data, source, layout, (2, dim))
+        part = boxes_of(window.map, source, layout, (2, dim))
         covered = np.zeros((64, 256), int)
         for rank in range(2):
             for start, _ in part.parts:
@@ -195,7 +195,7 @@ def test_parts_of_a_window_are_boxes_of_their_own() -> None:
         assert part.rank_bytes == {0: 32 * 64 * 2, 1: 2 * 4096 * 2}[dim]
     assert len(whole.parts) == 4
     with pytest.raises(Refused, match="3 equal parts"):
-        boxes_of(window.map.data, source, layout, (3, 0))
+        boxes_of(window.map, source, layout, (3, 0))
 
 
 # ---- where it is not done -------------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ def left_out(kernel: tile.KernelOp, chosen: Callable[[Any], bool]) -> None:
 
 def test_barriers_that_the_other_block_may_not_have_made(by_warpgroups: Make, small: Small) -> None:
     kernel, arrays = of_pairs(by_warpgroups, small)
-    left_out(kernel, lambda op: isinstance(op, scheduled.BarrierOp) and op.scope.data == scheduled.CLUSTER)
+    left_out(kernel, lambda op: isinstance(op, scheduled.BarrierOp) and op.scope == scheduled.CLUSTER)
     for seed in range(4):
         with pytest.raises(RaceError, match=r"may not have made|another warp made since"):
             run_call(kernel, arrays, seed)
@@ -286,7 +286,7 @@ def test_a_stage_that_is_empty_in_one_block_only(by_warpgroups: Make, small: Sma
 def test_bytes_that_nobody_waits_for_are_too_many(by_warpgroups: Make, small: Small) -> None:
     kernel, arrays = of_pairs(by_warpgroups, small)
     (expect,) = (op for op in kernel.walk() if isinstance(op, asynchronous.ExpectOp))
-    bytes = int(expect.bytes.value.data)
+    bytes = expect.bytes
     for wrong in (bytes // 2, 2 * bytes):
         expect.properties["bytes"] = IntegerAttr(wrong, IndexType())
         with pytest.raises((PhaseError, DeadlockError)):

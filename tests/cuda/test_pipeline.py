@@ -400,8 +400,8 @@ PROGRAMS = {softmax: (64, 96), norm: (64, 96), sums: (128, 256), attention: (100
 def barriers(unit: Unit) -> Iterator[tuple[int, str]]:
     for kernel in unit.kernels():
         for number, op in enumerate(op for op in kernel.walk() if isinstance(op, scheduled.BarrierOp)):
-            if op.scope.data == scheduled.BLOCK:
-                yield number, kernel.sym_name.data
+            if op.scope == scheduled.BLOCK:
+                yield number, kernel.sym_name
 
 
 @pytest.mark.parametrize("function", PROGRAMS, ids=lambda each: each.__name__)
@@ -483,7 +483,7 @@ def test_barriers_between_warps_whose_bytes_are_in_one_word_stay() -> None:
     unit.machine = load("sm_90a")
     ScheduledDropBarriersPass().apply(unit)
     (kernel,) = unit.kernels()
-    scopes = [op.scope.data for op in kernel.walk() if isinstance(op, scheduled.BarrierOp)]
+    scopes = [op.scope for op in kernel.walk() if isinstance(op, scheduled.BarrierOp)]
     assert scopes == ["warp", "block", "block"]
     arrays = [np.random.default_rng(seed).integers(-99, 99, (128, 16)).astype(np.int8) for seed in range(2)]
     for seed in range(3):

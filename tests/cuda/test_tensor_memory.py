@@ -39,7 +39,7 @@ def check_in_tensor_memory(program: CudaProgram) -> None:
     """A warp copies, one multiplies, and nothing is in registers before the sum."""
     (said,) = remarks(program, ScheduledMultiplyInTensorMemoryPass)
     assert said.startswith("in tensor memory; a warp copies 2 windows ahead")
-    assert [op.role.data for op in ops_of(program, scheduled.RoleOp)] == ["copies", "multiplies"]
+    assert [op.role for op in ops_of(program, scheduled.RoleOp)] == ["copies", "multiplies"]
     assert len(ops_of(program, tensor_memory.TensorMmaOp)) == 1
     assert ops_of(program, scheduled.MmaOp) == ops_of(program, scheduled.CopyOp) == []
 

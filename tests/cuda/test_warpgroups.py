@@ -221,7 +221,7 @@ class Computed(Given):
         if self.named:
             dot.properties["atom"] = StringAttr(wgmma_name(self.warps // 4))
         if self.negated:
-            negated = tile.MapOp.make([dot.left], {"fn": "negative"}, [dot.left.type])
+            negated = tile.MapOp(arguments=[dot.left], fn="negative", outputs=[dot.left.type])
             Rewriter.insert_op(negated, InsertPoint.before(dot))
             dot.operands[0] = negated.results[0]
         return module

@@ -21,7 +21,7 @@ from tests.fuzz.tile_zones import with_zones
 from tests.fuzz.tiles import check
 from tests.ptx.emulator import run
 from tests.sampling import sampled
-from tilewright.dialects.base import decode, tensor
+from tilewright.dialects.base import tensor
 from tilewright.dialects.scheduled import MmaWaitOp, RecordOp, RoleOp
 from tilewright.dialects.tile import ZoneOp, ref_type
 from tilewright.errors import OptionError
@@ -241,11 +241,11 @@ def records_in(program: Any) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for kernel in program.executable.unit.kernels():
         for op in kernel.walk():
-            if isinstance(op, RecordOp) and op.what.data == "begin":
+            if isinstance(op, RecordOp) and op.what == "begin":
                 around = op.parent_op()
                 while around is not None and not isinstance(around, RoleOp):
                     around = around.parent_op()
-                found.append((op.label.data, "computes" if around is None else around.role.data))
+                found.append((op.label, "computes" if around is None else around.role))
     return found
 
 
@@ -279,7 +279,7 @@ def test_zones_do_not_keep_products_from_being_under_way(tmp_path: Path) -> None
     with tw.options(trace_file=tmp_path / "trace.json", verify=2):
         traced = compiled(product, *arrays)
     waits = [
-        [decode(op.pending) for op in program.executable.unit.module.walk() if isinstance(op, MmaWaitOp)]
+        [op.pending for op in program.executable.unit.module.walk() if isinstance(op, MmaWaitOp)]
         for program in (plain, traced)
     ]
     assert waits == [[1, 0], [1, 0]]

@@ -103,7 +103,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "attention over any reduction",
         "passes.array.array_fuse_attention:_last_axis_reduce",
-        "op.fn.data != fn",
+        "op.fn != fn",
         "False",
     ),
     Mutant("cycles not seen", "passes.array.fusion:BlockOrder.creates_cycle", "return True", "continue"),
@@ -275,7 +275,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "enumerate(columns[:1])",
     ),
     # ordered emission
-    _cpu("sort always ascending", "cpu.emit_sort:emit_sort", "bool(op.descending.value.data)", "False"),
+    _cpu("sort always ascending", "cpu.emit_sort:emit_sort", "op.descending", "False"),
     _cpu("negative numbers backwards", "cpu.ordered_keys:rank", "builder.xor(pattern, turned)", "pattern"),
     _cpu("lanes compared with themselves", "cpu.sorting_network:Network._lanes_in_order", "n < n ^ distance", "n >= 0"),
     _cpu("the k smallest", "cpu.emit_top_k:emit_top_k", "descending=True", "descending=False"),

@@ -19,7 +19,7 @@ def groups(make: Make) -> list[tuple[str, str]]:
     """Kind and operations of every group."""
     unit = run_through(make, ArrayFuseLoopsPass)
     found = [op for op in unit.main.walk() if isinstance(op, array.FusedOp)]
-    return [(op.kind.data, op.why.data) for op in found]
+    return [(op.kind, op.why) for op in found]
 
 
 def reasons(make: Make) -> list[str]:

@@ -53,7 +53,7 @@ def test_layers_share_one_kernel_and_another_constant_makes_another() -> None:
         CHECK-NEXT: func.return
         """,
     )
-    assert [kernel.sym_name.data for kernel in unit.kernels()] == ["loop_0", "sort_1", "loop_2"]
+    assert [kernel.sym_name for kernel in unit.kernels()] == ["loop_0", "sort_1", "loop_2"]
 
 
 @pytest.mark.parametrize("layers", [2, 6])
@@ -134,7 +134,7 @@ def test_an_index_that_counts_along_a_dimension_is_a_coordinate() -> None:
     *_, gathered = (op for op in unit.module.walk() if isinstance(op, tile.LoadOp))
     # The row is the tile's own; the column is computed and clamped.
     assert sum(isinstance(symbol.type, TensorType) for symbol in gathered.operands) == 1
-    assert sum(isinstance(op, tile.MapOp) and op.fn.data == "minimum" for op in unit.module.walk()) == 1
+    assert sum(isinstance(op, tile.MapOp) and op.fn == "minimum" for op in unit.module.walk()) == 1
     (x,), y = result_of(unit)
     np.testing.assert_array_equal(y, np.asarray(x)[:, np.arange(50) ** 2 % 50])
 

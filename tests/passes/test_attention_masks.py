@@ -114,7 +114,7 @@ def test_a_loop_over_keys_ends_where_the_mask_does() -> None:
     unit = run_through(causal_attention, ArrayLowerToTilePass)
     (kernel,) = unit.kernels()
     (loop,) = [op for op in kernel.walk() if isinstance(op, tile.ForOp)]
-    ends = [semantics.evaluate_map(loop.end.data, (), [n])[0] for n in range(kernel.grid_shape[-1])] if loop.end else []
+    ends = [semantics.evaluate_map(loop.end, (), [n])[0] for n in range(kernel.grid_shape[-1])] if loop.end else []
     keys = int(re.findall(r"limit = (\d+)", str(kernel))[0])
     assert keys == 150
     rows = -(-170 // kernel.grid_shape[-1])

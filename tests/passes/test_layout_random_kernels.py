@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from xdsl.dialects.builtin import AffineMapAttr
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineMap
 
@@ -43,11 +42,11 @@ class RandomKernel:
         for _ in range(self.generator.randrange(2, 5)):
             self.generator.choice((self._dot, self._transpose, self._shift, self._reshape, self._add))()
         last = self.squares[-1]
-        store = tile.StoreOp.make([last, self.block.args[3]], {"map": _identity()}, [])
-        self.block.add_ops([store, tile.YieldOp.make([], {}, [])])
+        store = tile.StoreOp(value=last, destination=self.block.args[3], map=_identity())
+        self.block.add_ops([store, tile.YieldOp()])
 
     def _load(self, number: int, type: ArrayType) -> SSAValue:
-        op = tile.LoadOp.make([self.block.args[number]], {"map": _identity()}, [tensor(type)])
+        op = tile.LoadOp(source=self.block.args[number], map=_identity(), result=tensor(type))
         self.block.add_op(op)
         return op.result
 
@@ -58,14 +57,14 @@ class RandomKernel:
         inputs = [array_type(operand) for operand in operands]
         (result,) = infer(kind.name.removeprefix("tile."), inputs, {"dtype": inputs[0].dtype.name, **attributes})
         plain = {key: value for key, value in attributes.items() if key != "shape"}
-        op = kind.make(operands, plain, [tensor(result)])
+        op = kind(arguments=operands, outputs=[tensor(result)], **plain)
         self.block.add_op(op)
         return op.results[0]
 
     def _dot(self) -> None:
         left, right = self._any(), self._any()
-        zero = tile.FullOp.make([], {"value": 0.0}, [left.type])
-        op = tile.DotOp.make([left, right, zero.result], {}, [left.type])
+        zero = tile.FullOp(value=0.0, result=left.type)
+        op = tile.DotOp(left=left, right=right, accumulator=zero.result, result=left.type)
         self.block.add_ops([zero, op])
         self.squares.append(op.result)
 
@@ -86,8 +85,8 @@ class RandomKernel:
         self.squares.append(self._emit(tile.MapOp, [self._any(), self._any()], fn="add"))
 
 
-def _identity() -> AffineMapAttr:
-    return AffineMapAttr(AffineMap.identity(2))
+def _identity() -> AffineMap:
+    return AffineMap.identity(2)
 
 
 def cheapest(problem: Problem) -> float:

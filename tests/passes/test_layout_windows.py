@@ -127,7 +127,7 @@ def starts(op: tile.LoadOp | tile.StoreOp, trips: list[int]) -> Iterator[int]:
     extents = tile.ref_type(ref).shape
     pitches = [int(np.prod(extents[n + 1 :])) for n in range(len(extents))]
     for point in product(*map(range, trips)):
-        place = op.map.data.eval([0] * op.map.data.num_dims, list(point))
+        place = op.map.eval([0] * op.map.num_dims, list(point))
         yield sum(int(at) * pitch for at, pitch in zip(place, pitches, strict=True))
 
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from unittest.mock import patch
 
 import pytest
+from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Operation
 
 import tilewright as tw
@@ -74,7 +75,7 @@ def first(unit: Unit, kind: type[Operation]) -> Any:
 
 def change_type(unit: Unit) -> None:
     load = first(unit, tile.LoadOp)
-    load.properties["map"] = tile.LoadOp.make([], {"map": "no map"}, []).properties["map"]
+    load.properties["map"] = StringAttr("no map")
 
 
 def swap(unit: Unit) -> None:

@@ -13,7 +13,7 @@ from pass_support import Make, Tensor, expect, parse, remarks, run, run_through,
 from tests.programs import PROGRAMS, Program, build, inputs_for
 from tests.sampling import alternating
 from tilewright.dialects import scheduled
-from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.base import array_type
 from tilewright.frontend.trace import Value
 from tilewright.passes.base import Unit
 from tilewright.passes.vectors.scheduled_block_epilogues import ScheduledBlockEpiloguesPass
@@ -197,7 +197,7 @@ def test_whole_blocks_leave_no_rows() -> None:
     unit = interleaved(lambda p: bias(p, Sizes(192, 8, 48)))
     (dot,) = (op for op in unit.module.walk() if isinstance(op, scheduled.DotOp))
     assert dot.turn is not None
-    position, count = decode(dot.turn)
+    position, count = dot.turn
     assert (position, count) == (len(dot.symbols) - 1, 16)
 
 

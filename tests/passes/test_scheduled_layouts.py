@@ -44,16 +44,16 @@ def nests(kernel: tile.KernelOp) -> list[scheduled.NestOp]:
 @pytest.mark.parametrize("make", [softmax_rows, matmul_epilogue, attention, convolution], ids=lambda f: f.__name__)
 def test_blocks_and_nests_have_what_inference_found(make: Make) -> None:
     unit = run_through(make, ArrayLowerToTilePass)
-    inferred = {kernel.sym_name.data: infer_layouts(kernel, space_of(unit.machine)) for kernel in unit.kernels()}
+    inferred = {kernel.sym_name: infer_layouts(kernel, space_of(unit.machine)) for kernel in unit.kernels()}
     chosen = [str(found.atom(product)) for found in inferred.values() for product in found.products]
     blocks = {name: [str(found.atom(p).block) for p in found.products] for name, found in inferred.items()}
     dealt = {name: {str(found.layout(value)) for value in found.variables} for name, found in inferred.items()}
     TileLowerToVectorsPass().apply(unit)
     assert [decision for decision, _ in remarks(unit, TileLowerToVectorsPass.name)] == chosen
     for kernel in unit.kernels():
-        name = kernel.sym_name.data
-        assert [dot.block.data for dot in dots(kernel)] == blocks[name]
-        found = {nest.layout.data for nest in nests(kernel) if nest.layout is not None}
+        name = kernel.sym_name
+        assert [dot.block for dot in dots(kernel)] == blocks[name]
+        found = {nest.layout for nest in nests(kernel) if nest.layout is not None}
         assert found or blocks[name]
         assert found <= dealt[name]
 
@@ -72,12 +72,12 @@ def test_another_space_gives_other_blocks_and_the_same_numbers(
     products = [dot for kernel in unit.kernels() for dot in dots(kernel)]
     assert products
     for dot in products:
-        block = Layout.parse(dot.block.data)
+        block = Layout.parse(dot.block)
         assert block.static_shape[1] == vectors * LANES
         assert block.span("simd") == LANES
         right = tile.ref_type(dot.right)
         if not right.layout.data:
-            assert operand_dims(dot.right_map.data)[1] == len(right.shape) - 1, "columns are side by side"
+            assert operand_dims(dot.right_map)[1] == len(right.shape) - 1, "columns are side by side"
         elif len(right.shape) == 2:
             assert same_map(Layout.parse(right.layout.data), packed_panels_b(right.shape, vectors * LANES))
     packed = [dot for dot in products if tile.ref_type(dot.right).layout.data]
@@ -152,7 +152,7 @@ def test_a_pinned_tile_is_computed_in_vectors_as_the_pin_says(wanted: str, vecto
     kernel = tripled.lower(x, wanted=wanted).specialisation.build()
     (nest,) = nests(lower_kernel(kernel, machine, infer_layouts(kernel, space_of(machine))))
     assert nest.layout is not None
-    assert nest.layout.data == wanted
+    assert nest.layout == wanted
     plan = plan_nest(nest, machine, lambda symbol: 3)
     assert (plan.vector_dim, plan.lanes, plan.order[-1]) == (vector_dim, LANES, vector_dim)
     for target in ("interp", "cpu"):
@@ -174,7 +174,7 @@ def test_of_two_pins_the_last_is_followed(first: str, last: str) -> None:
     kernel = pinned_twice.lower(x, first=first, last=last).specialisation.build()
     (nest,) = nests(lower_kernel(kernel, machine, infer_layouts(kernel, space_of(machine))))
     assert nest.layout is not None
-    assert nest.layout.data == last
+    assert nest.layout == last
     with tw.options(target="cpu", cache=False):
         result = pinned_twice(x, first=first, last=last)
     np.testing.assert_allclose(result, np.exp(x.astype(np.float64)), rtol=1e-6)
@@ -197,10 +197,10 @@ def test_what_follows_a_product_may_be_in_other_vectors_than_its_block(wanted: s
     kernel = scaled_product.lower(a, b, wanted=wanted).specialisation.build()
     lowered = lower_kernel(kernel, machine, infer_layouts(kernel, space_of(machine)))
     (dot,) = dots(lowered)
-    assert [d.extent for d in Layout.parse(dot.block.data).shard[1] if d.axis == "simd"] == [LANES]
+    assert [d.extent for d in Layout.parse(dot.block).shard[1] if d.axis == "simd"] == [LANES]
     (last,) = [nest for nest in nests(lowered) if "tanh" in str(nest)]
     assert last.layout is not None
-    assert last.layout.data == wanted
+    assert last.layout == wanted
     assert plan_nest(last, machine, lambda symbol: 3).vector_dim == vector_dim
     with tw.options(target="cpu", cache=False):
         result = scaled_product(a, b, wanted=wanted)

@@ -65,14 +65,14 @@ def test_a_captured_array_is_packed_once_for_two_kernels() -> None:
         """,
     )
     assert decisions(unit) == [AT_COMPILE_TIME] * 2
-    names = {op.resource.data for op in unit.main.walk() if isinstance(op, array.ConstantOp)}
+    names = {op.resource for op in unit.main.walk() if isinstance(op, array.ConstantOp)}
     (name,) = names
     np.testing.assert_array_equal(unit.constants[name], panels_of(WEIGHTS))
 
 
 def test_a_captured_operand_that_is_transposed_has_the_panels_of_its_columns() -> None:
     unit = packed(lambda p: [p.dot(p.array(2, 4), captured(p, WEIGHTS.T.copy()), 0, 1, 1)])
-    (name,) = (op.resource.data for op in unit.main.walk() if isinstance(op, array.ConstantOp))
+    (name,) = (op.resource for op in unit.main.walk() if isinstance(op, array.ConstantOp))
     assert ".panels.1.0.24.f32" in name
     np.testing.assert_array_equal(unit.constants[name], panels_of(WEIGHTS))
 

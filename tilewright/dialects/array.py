@@ -22,23 +22,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from xdsl.dialects.builtin import BoolAttr, DenseArrayBase, FloatAttr, IntegerAttr, StringAttr
 from xdsl.ir import Attribute, Dialect, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
-    irdl_op_definition,
-    opt_prop_def,
-    prop_def,
-    region_def,
     traits_def,
-    var_operand_def,
-    var_result_def,
 )
 from xdsl.traits import IsolatedFromAbove, IsTerminator, NoMemoryEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright import primitives
-from tilewright.dialects.base import PlainOp, array_type, tensor
+from tilewright.dialects.base import PlainOp, array_type, plain_attributes, tensor
+from tilewright.dialects.fields import Results, attribute, encode, operands, operation, region, results
 from tilewright.errors import TilewrightError
 from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.text import parse_layout
@@ -60,8 +54,8 @@ FROM_RESULT: dict[str, tuple[str, ...]] = {
 class ArrayOp(PlainOp):
     """An operation that is a primitive: verified by `primitives.infer`."""
 
-    arguments = var_operand_def()
-    outputs = var_result_def()
+    arguments: Sequence[SSAValue] = operands(default=())
+    outputs: Results = results(default=())
 
     @property
     def primitive(self) -> str:
@@ -69,7 +63,7 @@ class ArrayOp(PlainOp):
 
     def attributes_of(self) -> dict[str, Any]:
         """Attributes in the form that `primitives` and `semantics` take."""
-        attributes = self.plain()
+        attributes = plain_attributes(self)
         result = array_type(self.results[0])
         known = {"shape": result.shape, "dtype": result.dtype.name}
         return attributes | {key: known[key] for key in FROM_RESULT.get(self.primitive, ())}
@@ -90,284 +84,284 @@ class PureOp(ArrayOp):
     traits = traits_def(Pure())
 
 
-@irdl_op_definition
+@operation
 class ConstantOp(PureOp):
     """`np.full(shape, value)`, or the array called `resource` in the program's constants."""
 
     name = "array.constant"
-    value = prop_def(FloatAttr | IntegerAttr)
-    resource = prop_def(StringAttr)
+    value: float | int = attribute()
+    resource: str = attribute()
 
 
-@irdl_op_definition
+@operation
 class IotaOp(PureOp):
     """`np.arange(shape[axis])` along `axis`, broadcast to the shape."""
 
     name = "array.iota"
-    axis = prop_def(IntegerAttr)
+    axis: int = attribute()
 
 
-@irdl_op_definition
+@operation
 class RandomBitsOp(PureOp):
     """Philox4x32-10 of (key, linear index)."""
 
     name = "array.random_bits"
 
 
-@irdl_op_definition
+@operation
 class MapOp(PureOp):
     """`ops.FUNCTIONS[fn]` applied to each element."""
 
     name = "array.map"
-    fn = prop_def(StringAttr)
+    fn: str = attribute()
 
 
-@irdl_op_definition
+@operation
 class CastOp(PureOp):
     """`ops.cast(x, dtype)`."""
 
     name = "array.cast"
 
 
-@irdl_op_definition
+@operation
 class BitcastOp(PureOp):
     """`x.view(dtype)` of the same width."""
 
     name = "array.bitcast"
 
 
-@irdl_op_definition
+@operation
 class ReshapeOp(PureOp):
     """`x.reshape(shape)`, row-major."""
 
     name = "array.reshape"
 
 
-@irdl_op_definition
+@operation
 class TransposeOp(PureOp):
     """`x.transpose(permutation)`."""
 
     name = "array.transpose"
-    permutation = prop_def(DenseArrayBase)
+    permutation: tuple[int, ...] = attribute()
 
 
-@irdl_op_definition
+@operation
 class BroadcastOp(PureOp):
     """Operand axis i becomes result axis `axes[i]`; size 1 repeats, missing axes repeat."""
 
     name = "array.broadcast"
-    axes = prop_def(DenseArrayBase)
+    axes: tuple[int, ...] = attribute()
 
 
-@irdl_op_definition
+@operation
 class SliceOp(PureOp):
     """`x[starts:limits:strides]` on every axis."""
 
     name = "array.slice"
-    starts = prop_def(DenseArrayBase)
-    limits = prop_def(DenseArrayBase)
-    strides = prop_def(DenseArrayBase)
+    starts: tuple[int, ...] = attribute()
+    limits: tuple[int, ...] = attribute()
+    strides: tuple[int, ...] = attribute()
 
 
-@irdl_op_definition
+@operation
 class UnfoldOp(PureOp):
     """`axis` becomes one axis of each of `sizes`: the element at k0, k1, ... is the one at the sum of k * step, for
     `steps`, which stays inside."""
 
     name = "array.unfold"
-    axis = prop_def(IntegerAttr)
-    sizes = prop_def(DenseArrayBase)
-    steps = prop_def(DenseArrayBase)
+    axis: int = attribute()
+    sizes: tuple[int, ...] = attribute()
+    steps: tuple[int, ...] = attribute()
 
 
-@irdl_op_definition
+@operation
 class DynamicSliceOp(PureOp):
     """A window of `sizes` at scalar starts, which are clamped so that it stays inside."""
 
     name = "array.dynamic_slice"
-    sizes = prop_def(DenseArrayBase)
+    sizes: tuple[int, ...] = attribute()
 
 
-@irdl_op_definition
+@operation
 class DynamicUpdateSliceOp(PureOp):
     """The operand with `update` written at (clamped) scalar starts."""
 
     name = "array.dynamic_update_slice"
 
 
-@irdl_op_definition
+@operation
 class PadOp(PureOp):
     """`value` around (`low`, `high`) and between (`interior`) the elements of each axis."""
 
     name = "array.pad"
-    low = prop_def(DenseArrayBase)
-    high = prop_def(DenseArrayBase)
-    interior = prop_def(DenseArrayBase)
+    low: tuple[int, ...] = attribute()
+    high: tuple[int, ...] = attribute()
+    interior: tuple[int, ...] = attribute()
 
 
-@irdl_op_definition
+@operation
 class ConcatOp(PureOp):
     """`np.concatenate(xs, axis)`."""
 
     name = "array.concat"
-    axis = prop_def(IntegerAttr)
+    axis: int = attribute()
 
 
-@irdl_op_definition
+@operation
 class ReverseOp(PureOp):
     """`np.flip(x, axes)`."""
 
     name = "array.reverse"
-    axes = prop_def(DenseArrayBase)
+    axes: tuple[int, ...] = attribute()
 
 
-@irdl_op_definition
+@operation
 class GatherOp(PureOp):
     """Elements of the first operand at index arrays over `axes` (clamped); index axes lead in the result."""
 
     name = "array.gather"
-    axes = prop_def(DenseArrayBase)
+    axes: tuple[int, ...] = attribute()
 
 
-@irdl_op_definition
+@operation
 class ScatterOp(PureOp):
     """The operand with updates combined at index arrays over `axes`, in order; indices outside are dropped."""
 
     name = "array.scatter"
-    axes = prop_def(DenseArrayBase)
-    fn = prop_def(StringAttr)
+    axes: tuple[int, ...] = attribute()
+    fn: str = attribute()
 
 
-@irdl_op_definition
+@operation
 class ReduceOp(PureOp):
     """`fn.reduce(x, axes)`; the axes disappear. Empty reductions give the identity. `part`: how much of `part_axis`, a
     reduced axis, is combined together; the parts are one more axis of the result, the first."""
 
     name = "array.reduce"
-    fn = prop_def(StringAttr)
-    axes = prop_def(DenseArrayBase)
-    part = opt_prop_def(IntegerAttr)
-    part_axis = opt_prop_def(IntegerAttr)
+    fn: str = attribute()
+    axes: tuple[int, ...] = attribute()
+    part: int | None = attribute(default=None)
+    part_axis: int | None = attribute(default=None)
 
 
-@irdl_op_definition
+@operation
 class ArgReduceOp(PureOp):
     """`np.argmax` / `np.argmin` along `axis`."""
 
     name = "array.arg_reduce"
-    fn = prop_def(StringAttr)
-    axis = prop_def(IntegerAttr)
+    fn: str = attribute()
+    axis: int = attribute()
 
 
-@irdl_op_definition
+@operation
 class ScanOp(PureOp):
     """`fn.accumulate(x, axis)`, from the far end if `reverse`; a second operand is combined with all from the start.
     Which elements a total combines is defined, not in which order."""
 
     name = "array.scan"
-    fn = prop_def(StringAttr)
-    axis = prop_def(IntegerAttr)
-    reverse = prop_def(BoolAttr)
+    fn: str = attribute()
+    axis: int = attribute()
+    reverse: bool = attribute()
 
 
-@irdl_op_definition
+@operation
 class WindowReduceOp(PureOp):
     """Reduction over a sliding window; padding is the identity."""
 
     name = "array.window_reduce"
-    fn = prop_def(StringAttr)
-    window = prop_def(DenseArrayBase)
-    strides = prop_def(DenseArrayBase)
-    low = prop_def(DenseArrayBase)
-    high = prop_def(DenseArrayBase)
-    dilation = prop_def(DenseArrayBase)
+    fn: str = attribute()
+    window: tuple[int, ...] = attribute()
+    strides: tuple[int, ...] = attribute()
+    low: tuple[int, ...] = attribute()
+    high: tuple[int, ...] = attribute()
+    dilation: tuple[int, ...] = attribute()
 
 
-@irdl_op_definition
+@operation
 class ContractOp(PureOp):
     """General dot, accumulated in the result type; result axes are batch, left free, right free. `precision`: what f32
     operands are rounded to before they are multiplied. `part`: how much of the last contracted dim is summed together;
     the parts are one more axis of the result, the first."""
 
     name = "array.contract"
-    left_batch = prop_def(DenseArrayBase)
-    right_batch = prop_def(DenseArrayBase)
-    left_contract = prop_def(DenseArrayBase)
-    right_contract = prop_def(DenseArrayBase)
-    precision = opt_prop_def(StringAttr)
-    part = opt_prop_def(IntegerAttr)
+    left_batch: tuple[int, ...] = attribute()
+    right_batch: tuple[int, ...] = attribute()
+    left_contract: tuple[int, ...] = attribute()
+    right_contract: tuple[int, ...] = attribute()
+    precision: str | None = attribute(default=None)
+    part: int | None = attribute(default=None)
 
 
-@irdl_op_definition
+@operation
 class ConvolveOp(PureOp):
     """Correlation of (N, C, *spatial) with (O, C / groups, *window)."""
 
     name = "array.convolve"
-    strides = prop_def(DenseArrayBase)
-    low = prop_def(DenseArrayBase)
-    high = prop_def(DenseArrayBase)
-    dilation = prop_def(DenseArrayBase)
-    groups = prop_def(IntegerAttr)
+    strides: tuple[int, ...] = attribute()
+    low: tuple[int, ...] = attribute()
+    high: tuple[int, ...] = attribute()
+    dilation: tuple[int, ...] = attribute()
+    groups: int = attribute()
 
 
-@irdl_op_definition
+@operation
 class SortOp(PureOp):
     """Stable sort of the first operand along `axis`, the others carried along."""
 
     name = "array.sort"
-    axis = prop_def(IntegerAttr)
-    descending = prop_def(BoolAttr)
+    axis: int = attribute()
+    descending: bool = attribute()
 
 
-@irdl_op_definition
+@operation
 class TopKOp(PureOp):
     """The `k` largest along the last axis and their indices."""
 
     name = "array.top_k"
-    k = prop_def(IntegerAttr)
+    k: int = attribute()
 
 
-@irdl_op_definition
+@operation
 class LibraryCallOp(PureOp):
     """`routine` of a library for each matrix or line of the operands: `tilewright.routines` lists them. With
     `must_succeed` the program fails where the routine does; otherwise its `info` states it. It stays outside
     kernels."""
 
     name = "array.library_call"
-    routine = prop_def(StringAttr)
-    must_succeed = opt_prop_def(BoolAttr)
-    lower = opt_prop_def(BoolAttr)
-    left = opt_prop_def(BoolAttr)
-    transposed = opt_prop_def(BoolAttr)
-    unit = opt_prop_def(BoolAttr)
-    vectors = opt_prop_def(BoolAttr)
-    full = opt_prop_def(BoolAttr)
-    inverse = opt_prop_def(BoolAttr)
-    scale = opt_prop_def(FloatAttr)
-    size = opt_prop_def(IntegerAttr)
+    routine: str = attribute()
+    must_succeed: bool = attribute(default=False)
+    lower: bool = attribute(default=False)
+    left: bool = attribute(default=False)
+    transposed: bool = attribute(default=False)
+    unit: bool = attribute(default=False)
+    vectors: bool = attribute(default=False)
+    full: bool = attribute(default=False)
+    inverse: bool = attribute(default=False)
+    scale: float | None = attribute(default=None)
+    size: int | None = attribute(default=None)
 
 
-@irdl_op_definition
+@operation
 class DeviceIndexOp(PureOp):
     """The index of the device that runs the program, from 0."""
 
     name = "array.device_index"
-    devices = prop_def(IntegerAttr)
+    devices: int = attribute()
 
 
-@irdl_op_definition
+@operation
 class ShardOp(PureOp):
     """The operand, of which `layout` states how devices are to hold it: axes `device.*` and `mem`. Dims in `open` may
     be divided further."""
 
     name = "array.shard"
-    layout = prop_def(StringAttr)
-    open = prop_def(DenseArrayBase)
+    layout: str = attribute()
+    open: tuple[int, ...] = attribute()
 
     def verify_(self) -> None:
         super().verify_()
         try:
-            layout = parse_layout(self.layout.data)
+            layout = parse_layout(self.layout)
             kinds = {kind_of(axis) for axis in layout.axes}
         except TilewrightError as error:
             raise VerifyException(f"{self.name}: {error.message}") from error
@@ -377,7 +371,7 @@ class ShardOp(PureOp):
             raise VerifyException(f"{self.name}: the layout has axes of other kinds than devices and memory")
 
 
-@irdl_op_definition
+@operation
 class CollectiveOp(ArrayOp):
     """An exchange among the devices of each group: see `collectives`.
 
@@ -386,35 +380,35 @@ class CollectiveOp(ArrayOp):
     come as often."""
 
     name = "array.collective"
-    kind = prop_def(StringAttr)
-    devices = prop_def(IntegerAttr)
-    groups = prop_def(DenseArrayBase)
-    group_size = prop_def(IntegerAttr)
-    fn = opt_prop_def(StringAttr)
-    axis = opt_prop_def(IntegerAttr)
-    split_axis = opt_prop_def(IntegerAttr)
-    concat_axis = opt_prop_def(IntegerAttr)
+    kind: str = attribute()
+    devices: int = attribute()
+    groups: tuple[int, ...] = attribute()
+    group_size: int = attribute()
+    fn: str | None = attribute(default=None)
+    axis: int | None = attribute(default=None)
+    split_axis: int | None = attribute(default=None)
+    concat_axis: int | None = attribute(default=None)
     traits = traits_def(NoMemoryEffect())
 
 
-@irdl_op_definition
+@operation
 class YieldOp(PlainOp):
     """Ends a region with its results."""
 
     name = "array.yield"
-    arguments = var_operand_def()
+    arguments: Sequence[SSAValue] = operands(default=())
     traits = traits_def(IsTerminator())
 
 
-@irdl_op_definition
+@operation
 class WhileOp(PlainOp):
     """Repeat `body` on the carried arrays while `condition` yields true."""
 
     name = "array.while"
-    arguments = var_operand_def()
-    outputs = var_result_def()
-    condition = region_def("single_block")
-    body = region_def("single_block")
+    arguments: Sequence[SSAValue] = operands(default=())
+    outputs: Results = results(default=())
+    condition: Region = region()
+    body: Region = region()
 
     def verify_(self) -> None:
         carried = [o.type for o in self.operands]
@@ -430,15 +424,15 @@ class WhileOp(PlainOp):
             raise VerifyException("array.while: the condition must yield one bool scalar")
 
 
-@irdl_op_definition
+@operation
 class IfOp(PlainOp):
     """Run `then` if the bool scalar is true, else `otherwise`."""
 
     name = "array.if"
-    arguments = var_operand_def()
-    outputs = var_result_def()
-    then = region_def("single_block")
-    otherwise = region_def("single_block")
+    arguments: Sequence[SSAValue] = operands(default=())
+    outputs: Results = results(default=())
+    then: Region = region()
+    otherwise: Region = region()
 
     def verify_(self) -> None:
         predicate = array_type(self.operands[0]) if len(self.operands) == 1 else None
@@ -449,28 +443,28 @@ class IfOp(PlainOp):
             raise VerifyException("array.if: both branches must yield the result types")
 
 
-@irdl_op_definition
+@operation
 class CallOp(PlainOp):
     """Run the tile kernel `callee` on the operands; results are its outputs (fresh arrays)."""
 
     name = "array.call"
-    callee = prop_def(StringAttr)
-    arguments = var_operand_def()
-    outputs = var_result_def()
+    callee: str = attribute()
+    arguments: Sequence[SSAValue] = operands(default=())
+    outputs: Results = results(default=())
     traits = traits_def(Pure())
 
 
-@irdl_op_definition
+@operation
 class FusedOp(PlainOp):
     """Operations that become one kernel. `kind` names the lowering; `why` records the decision."""
 
     name = "array.fused"
-    kind = prop_def(StringAttr)
-    why = prop_def(StringAttr)
-    schedule = opt_prop_def(Attribute)
-    arguments = var_operand_def()
-    outputs = var_result_def()
-    body = region_def("single_block")
+    kind: str = attribute()
+    why: str = attribute()
+    schedule: Attribute | None = attribute(default=None)
+    arguments: Sequence[SSAValue] = operands(default=())
+    outputs: Results = results(default=())
+    body: Region = region()
     traits = traits_def(Pure(), IsolatedFromAbove())
 
     def verify_(self) -> None:
@@ -535,7 +529,8 @@ def build(
         types = primitives.infer(primitive, [array_type(o) for o in operands], attributes)
     derived = FROM_RESULT.get(primitive, ())
     stored = {key: value for key, value in attributes.items() if key not in derived}
-    return cls.make(operands, stored, [tensor(t) for t in types])
+    properties = {key: encode(value) for key, value in stored.items()}
+    return cls.create(operands=operands, properties=properties, result_types=[tensor(t) for t in types])
 
 
 def new_region(types: Sequence[Attribute]) -> Region:

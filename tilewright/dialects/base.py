@@ -5,42 +5,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from xdsl.dialects.builtin import (
+    AffineMapAttr,
     BFloat16Type,
-    BoolAttr,
-    DenseArrayBase,
     Float8E4M3FNType,
     Float8E5M2Type,
     Float16Type,
     Float32Type,
     Float64Type,
-    FloatAttr,
     FloatTF32Type,
-    IndexType,
-    IntegerAttr,
     IntegerType,
     Signedness,
     StringAttr,
     TensorType,
-    f64,
     i1,
-    i64,
 )
-from xdsl.ir import Attribute, Region, SSAValue
+from xdsl.ir import Attribute, Operation, Region, SSAValue
+from xdsl.ir.affine import AffineMap
 from xdsl.irdl import IRDLOperation
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright import dtypes
+from tilewright.dialects.fields import SPECIFIERS, Signature, arguments, decode
 from tilewright.dialects.imports import ask_for_dialects_last
 from tilewright.dtypes import DType
 from tilewright.primitives import ArrayType
 
 ask_for_dialects_last()
+
+Op = TypeVar("Op", bound=Operation)
 
 _FLOAT_TYPES: dict[str, Attribute] = {
     "f8e4m3fn": Float8E4M3FNType(),
@@ -91,59 +89,20 @@ def array_type(value: SSAValue | Attribute) -> ArrayType:
     return ArrayType(attribute.get_shape(), dtype_of(attribute.element_type))
 
 
-def encode(value: Any) -> Attribute:
-    """A plain value (bool, int, float, str, tuple of ints, attribute) as an IR attribute."""
-    if isinstance(value, Attribute):
-        return value
-    if isinstance(value, bool):
-        return BoolAttr.from_bool(value)
-    if isinstance(value, int):
-        return IntegerAttr(value, IndexType())
-    if isinstance(value, float):
-        return FloatAttr(value, f64)
-    if isinstance(value, str):
-        return StringAttr(value)
-    if isinstance(value, tuple | list):
-        numbers: list[int] = [*value]
-        return DenseArrayBase.from_list(i64, numbers)
-    raise TypeError(f"no attribute form for {value!r}")
-
-
-def decode(attribute: Attribute) -> Any:
-    """The inverse of `encode`; other attributes are returned as they are."""
-    if isinstance(attribute, IntegerAttr):
-        return bool(attribute.value.data) if attribute.type == i1 else int(attribute.value.data)
-    if isinstance(attribute, FloatAttr):
-        return float(attribute.value.data)
-    if isinstance(attribute, StringAttr):
-        return attribute.data
-    if isinstance(attribute, DenseArrayBase):
-        return cast("DenseArrayBase[IntegerType]", attribute).get_values()  # `encode` makes arrays of no other type
-    return attribute
-
-
+@dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=SPECIFIERS)
 class PlainOp(IRDLOperation):
-    """Base of the project's operations: common text form, attributes as plain values."""
+    """Base of the project's operations: declared fields, a typed constructor and a common text form."""
 
-    @classmethod
-    def make(
-        cls,
-        operands: Sequence[SSAValue],
-        attributes: Mapping[str, Any],
-        result_types: Sequence[Attribute],
-        regions: Sequence[Region] = (),
-    ) -> Any:
-        """Build from plain attribute values."""
-        return cls.create(
-            operands=operands,
-            properties={key: encode(value) for key, value in attributes.items()},
-            result_types=result_types,
-            regions=regions,
-        )
+    SIGNATURE: ClassVar[Signature] = Signature()
 
-    def plain(self) -> dict[str, Any]:
-        """All properties as plain values."""
-        return {key: decode(value) for key, value in self.properties.items()}
+    def __init__(self, **fields: Any) -> None:
+        """Build from declared fields. Attributes are stored in the order in which they are passed.
+
+        Raises:
+            TypeError: a required field is missing, or there is no such field.
+        """
+        operands, result_types, regions, properties = arguments(self.name, self.SIGNATURE, fields)
+        Operation.__init__(self, operands=operands, result_types=result_types, regions=regions, properties=properties)
 
     def print(self, printer: Printer) -> None:
         with printer.in_parens():
@@ -169,6 +128,34 @@ class PlainOp(IRDLOperation):
         if parser.parse_optional_punctuation(":"):
             types = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type)
         return cls.create(operands=operands, properties=properties, result_types=types, regions=regions)
+
+
+def rebuilt(
+    op: Op,
+    operands: Sequence[SSAValue] | None = None,
+    result_types: Sequence[Attribute] | None = None,
+    regions: Sequence[Region] = (),
+) -> Op:
+    """A new operation with the attributes of another; operands and types of results are the same where they are not
+    given."""
+    return op.create(
+        operands=op.operands if operands is None else operands,
+        properties=dict(op.properties),
+        result_types=[r.type for r in op.results] if result_types is None else result_types,
+        regions=regions,
+    )
+
+
+def plain_attributes(op: Operation) -> dict[str, Any]:
+    """All attributes of an operation as plain values, for code that does not know its class."""
+    return {key: decode(value) for key, value in op.properties.items()}
+
+
+def rewrite_maps(op: Operation, rewrite: Callable[[str, AffineMap], AffineMap]) -> None:
+    """Replace each affine map among the attributes of an operation by `rewrite(name, map)`."""
+    for name, attribute in list(op.properties.items()):
+        if isinstance(attribute, AffineMapAttr):
+            op.properties[name] = AffineMapAttr(rewrite(name, attribute.data))
 
 
 def _parse_operand(parser: Parser) -> SSAValue:

@@ -23,13 +23,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from xdsl.dialects.builtin import (
-    AffineMapAttr,
-    ArrayAttr,
-    BoolAttr,
-    DenseArrayBase,
-    FloatAttr,
     IndexType,
-    IntegerAttr,
     StringAttr,
     TensorType,
 )
@@ -37,16 +31,8 @@ from xdsl.ir import Attribute, Block, Dialect, Operation, ParametrizedAttribute,
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.irdl import (
     irdl_attr_definition,
-    irdl_op_definition,
-    operand_def,
-    opt_prop_def,
     param_def,
-    prop_def,
-    region_def,
-    result_def,
     traits_def,
-    var_operand_def,
-    var_result_def,
 )
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
@@ -54,7 +40,8 @@ from xdsl.traits import IsolatedFromAbove, IsTerminator, Pure, SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright import primitives
-from tilewright.dialects.base import PlainOp, array_type, decode, dtype_of, tensor
+from tilewright.dialects.base import PlainOp, array_type, dtype_of, plain_attributes, tensor
+from tilewright.dialects.fields import Result, Results, attribute, operand, operands, operation, region, result, results
 from tilewright.dialects.scopes import verify_scopes
 from tilewright.dtypes import DType
 from tilewright.errors import TilewrightError
@@ -114,16 +101,16 @@ def ref_type(value: SSAValue) -> RefType:
     return value.type
 
 
-@irdl_op_definition
+@operation
 class YieldOp(PlainOp):
     """Ends a region with its results."""
 
     name = "tile.yield"
-    arguments = var_operand_def()
+    arguments: Sequence[SSAValue] = operands(default=())
     traits = traits_def(IsTerminator())
 
 
-@irdl_op_definition
+@operation
 class KernelOp(PlainOp):
     """A kernel: `body` runs once per point of `grid`, in any order. `effects` states how each ref is used.
 
@@ -132,30 +119,30 @@ class KernelOp(PlainOp):
     is copied for at a time, on machines that have such and where the kernel states it."""
 
     name = "tile.kernel"
-    sym_name = prop_def(StringAttr)
-    grid = prop_def(DenseArrayBase)
-    effects = prop_def(ArrayAttr[StringAttr])
-    in_order = opt_prop_def(BoolAttr)
-    warps = opt_prop_def(IntegerAttr)
-    stages = opt_prop_def(IntegerAttr)
-    body = region_def("single_block")
+    sym_name: str = attribute()
+    grid: tuple[int, ...] = attribute()
+    effects: tuple[str, ...] = attribute()
+    in_order: bool = attribute(default=False)
+    warps: int | None = attribute(default=None)
+    stages: int | None = attribute(default=None)
+    body: Region = region()
     traits = traits_def(IsolatedFromAbove(), SymbolOpInterface())
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
-        return decode(self.grid)
+        return self.grid
 
     @property
     def refs(self) -> Sequence[SSAValue]:
-        return self.body.block.args[: len(self.effects.data)]
+        return self.body.block.args[: len(self.effects)]
 
     @property
     def indices(self) -> Sequence[SSAValue]:
-        return self.body.block.args[len(self.effects.data) :]
+        return self.body.block.args[len(self.effects) :]
 
     @property
     def effect_names(self) -> tuple[str, ...]:
-        return tuple(e.data for e in self.effects.data)
+        return tuple(e for e in self.effects)
 
     def verify_(self) -> None:
         if any(not isinstance(a.type, RefType) for a in self.refs):
@@ -166,22 +153,22 @@ class KernelOp(PlainOp):
             raise VerifyException("tile.kernel: grid coordinates must be indices")
         if any(name not in (IN, OUT, INOUT) for name in self.effect_names):
             raise VerifyException(f"tile.kernel: unknown effects {self.effect_names}")
-        if self.in_order is not None and not self.grid_shape:
+        if self.in_order and not self.grid_shape:
             raise VerifyException("tile.kernel: points in order need a grid")
         verify_scopes(self)
 
 
-@irdl_op_definition
+@operation
 class ForOp(PlainOp):
     """Run the body `trips` times in order; its arguments are the counter and the carried tiles. With an `end`, the loop
     stops before the trip `end(symbols)`, if that comes sooner: symbols are the operands that are indices."""
 
     name = "tile.for"
-    trips = prop_def(IntegerAttr)
-    end = opt_prop_def(AffineMapAttr)
-    arguments = var_operand_def()
-    outputs = var_result_def()
-    body = region_def("single_block")
+    trips: int = attribute()
+    end: AffineMap | None = attribute(default=None)
+    arguments: Sequence[SSAValue] = operands(default=())
+    outputs: Results = results(default=())
+    body: Region = region()
 
     @property
     def symbols(self) -> Sequence[SSAValue]:
@@ -193,7 +180,7 @@ class ForOp(PlainOp):
         return [o for o in self.operands if not isinstance(o.type, IndexType)]
 
     def verify_(self) -> None:
-        end = AffineMap(0, 0, (AffineExpr.constant(0),)) if self.end is None else self.end.data
+        end = AffineMap(0, 0, (AffineExpr.constant(0),)) if self.end is None else self.end
         if end.num_dims or end.num_symbols != len(self.symbols) or len(end.results) != 1:
             raise VerifyException(f"tile.for: {end} does not define the end of the loop by {len(self.symbols)} symbols")
         carried = [o.type for o in self.initial]
@@ -205,23 +192,23 @@ class ForOp(PlainOp):
             raise VerifyException("tile.for: the body must yield the carried types")
 
 
-@irdl_op_definition
+@operation
 class IfOp(PlainOp):
     """Run `then` when the bool scalar tile is true, else `otherwise`. `likely`: it nearly always is."""
 
     name = "tile.if"
-    likely = opt_prop_def(BoolAttr)
-    condition = operand_def()
-    outputs = var_result_def()
-    then = region_def("single_block")
-    otherwise = region_def("single_block")
+    likely: bool = attribute(default=False)
+    condition: SSAValue = operand()
+    outputs: Results = results(default=())
+    then: Region = region()
+    otherwise: Region = region()
 
     def verify_(self) -> None:
         if array_type(self.condition).shape or not array_type(self.condition).dtype.is_bool:
             raise VerifyException("tile.if: takes one bool scalar")
         types = [r.type for r in self.results]
-        for region in (self.then, self.otherwise):
-            last = region.block.last_op
+        for branch in (self.then, self.otherwise):
+            last = branch.block.last_op
             if last is None or [o.type for o in last.operands] != types:
                 raise VerifyException("tile.if: both branches must yield the result types")
 
@@ -244,40 +231,40 @@ def _check_symbols(op: PlainOp, symbols: Sequence[SSAValue], tile: ArrayType) ->
             raise VerifyException(f"{op.name}: a symbol is {lanes}, expected an index or integers of {tile.shape}")
 
 
-@irdl_op_definition
+@operation
 class LoadOp(PlainOp):
     """`tile[d] = ref[map(d, symbols)]`; lanes outside hold `fill`, or are undefined without it."""
 
     name = "tile.load"
-    source = operand_def()
-    symbols = var_operand_def()
-    map = prop_def(AffineMapAttr)
-    fill = opt_prop_def(FloatAttr | IntegerAttr)
-    result = result_def()
+    source: SSAValue = operand()
+    symbols: Sequence[SSAValue] = operands(default=())
+    map: AffineMap = attribute()
+    fill: float | int | None = attribute(default=None)
+    result: Result = result()
 
     def verify_(self) -> None:
-        _check_access(self, self.source, self.symbols, array_type(self.result), self.map.data)
+        _check_access(self, self.source, self.symbols, array_type(self.result), self.map)
 
 
-@irdl_op_definition
+@operation
 class StoreOp(PlainOp):
     """`ref[map(d, symbols)] = tile[d]` for lanes inside the ref."""
 
     name = "tile.store"
-    value = operand_def()
-    destination = operand_def()
-    symbols = var_operand_def()
-    map = prop_def(AffineMapAttr)
+    value: SSAValue = operand()
+    destination: SSAValue = operand()
+    symbols: Sequence[SSAValue] = operands(default=())
+    map: AffineMap = attribute()
 
     def verify_(self) -> None:
-        _check_access(self, self.destination, self.symbols, array_type(self.value), self.map.data)
+        _check_access(self, self.destination, self.symbols, array_type(self.value), self.map)
 
 
 class TileOp(PlainOp):
     """An operation on tiles that is also an array primitive: one result, verified by `primitives.infer`."""
 
-    arguments = var_operand_def()
-    outputs = var_result_def()
+    arguments: Sequence[SSAValue] = operands(default=())
+    outputs: Results = results(default=())
     traits = traits_def(Pure())
 
     @property
@@ -286,7 +273,7 @@ class TileOp(PlainOp):
 
     def attributes_of(self) -> dict[str, Any]:
         result = array_type(self.results[0])
-        return self.plain() | {"shape": result.shape, "dtype": result.dtype.name}
+        return plain_attributes(self) | {"shape": result.shape, "dtype": result.dtype.name}
 
     def verify_(self) -> None:
         try:
@@ -298,74 +285,74 @@ class TileOp(PlainOp):
             raise VerifyException(f"{self.name}: results are {actual}, expected {expected}")
 
 
-@irdl_op_definition
+@operation
 class FullOp(PlainOp):
     """A tile of one value."""
 
     name = "tile.full"
-    value = prop_def(FloatAttr | IntegerAttr)
-    result = result_def()
+    value: float | int = attribute()
+    result: Result = result()
     traits = traits_def(Pure())
 
 
-@irdl_op_definition
+@operation
 class IotaOp(PlainOp):
     """The value of an affine expression at each lane, as i64."""
 
     name = "tile.iota"
-    symbols = var_operand_def()
-    map = prop_def(AffineMapAttr)
-    result = result_def()
+    symbols: Sequence[SSAValue] = operands(default=())
+    map: AffineMap = attribute()
+    result: Result = result()
     traits = traits_def(Pure())
 
     def verify_(self) -> None:
         tile = array_type(self.result)
-        map = self.map.data
+        map = self.map
         if map.num_dims != tile.rank or map.num_symbols != len(self.symbols) or len(map.results) != 1:
             raise VerifyException(f"tile.iota: {map} does not fit a tile {tile} with {len(self.symbols)} symbols")
         _check_symbols(self, self.symbols, tile)
 
 
-@irdl_op_definition
+@operation
 class FillPaddingOp(PlainOp):
     """`value` in lanes where the affine expression is `limit` or more; other lanes unchanged."""
 
     name = "tile.fill_padding"
-    source = operand_def()
-    symbols = var_operand_def()
-    map = prop_def(AffineMapAttr)
-    limit = prop_def(IntegerAttr)
-    value = prop_def(FloatAttr | IntegerAttr)
-    result = result_def()
+    source: SSAValue = operand()
+    symbols: Sequence[SSAValue] = operands(default=())
+    map: AffineMap = attribute()
+    limit: int = attribute()
+    value: float | int = attribute()
+    result: Result = result()
     traits = traits_def(Pure())
 
     def verify_(self) -> None:
         tile = array_type(self.result)
-        if array_type(self.source) != tile or self.map.data.num_dims != tile.rank:
+        if array_type(self.source) != tile or self.map.num_dims != tile.rank:
             raise VerifyException("tile.fill_padding: operand, result and map differ")
         _check_symbols(self, self.symbols, tile)
 
 
-@irdl_op_definition
+@operation
 class RelayoutOp(PlainOp):
     """The operand, pinned to the layout of the given text. Its data may move here; where `strict`, none moves next to
     it, neither into the operand nor out of the result."""
 
     name = "tile.relayout"
-    source = operand_def()
-    layout = prop_def(StringAttr)
-    strict = prop_def(BoolAttr)
-    result = result_def()
+    source: SSAValue = operand()
+    layout: str = attribute()
+    strict: bool = attribute()
+    result: Result = result()
     traits = traits_def(Pure())
 
     @property
     def pinned(self) -> Layout:
         """The layout. Raises LayoutError where the text is none."""
-        return Layout.parse(self.layout.data)
+        return Layout.parse(self.layout)
 
     @property
     def is_strict(self) -> bool:
-        return decode(self.strict)
+        return self.strict
 
     def verify_(self) -> None:
         tile = array_type(self.result)
@@ -379,101 +366,101 @@ class RelayoutOp(PlainOp):
             raise VerifyException(f"tile.relayout: a layout of shape {shape} for a tile {tile}")
 
 
-@irdl_op_definition
+@operation
 class MapOp(TileOp):
     name = "tile.map"
-    fn = prop_def(StringAttr)
+    fn: str = attribute()
 
 
-@irdl_op_definition
+@operation
 class CastOp(TileOp):
     name = "tile.cast"
 
 
-@irdl_op_definition
+@operation
 class BitcastOp(TileOp):
     name = "tile.bitcast"
 
 
-@irdl_op_definition
+@operation
 class BroadcastOp(TileOp):
     name = "tile.broadcast"
-    axes = prop_def(DenseArrayBase)
+    axes: tuple[int, ...] = attribute()
 
 
-@irdl_op_definition
+@operation
 class ReshapeOp(TileOp):
     name = "tile.reshape"
 
 
-@irdl_op_definition
+@operation
 class TransposeOp(TileOp):
     name = "tile.transpose"
-    permutation = prop_def(DenseArrayBase)
+    permutation: tuple[int, ...] = attribute()
 
 
-@irdl_op_definition
+@operation
 class SliceOp(TileOp):
     name = "tile.slice"
-    starts = prop_def(DenseArrayBase)
-    limits = prop_def(DenseArrayBase)
-    strides = prop_def(DenseArrayBase)
+    starts: tuple[int, ...] = attribute()
+    limits: tuple[int, ...] = attribute()
+    strides: tuple[int, ...] = attribute()
 
 
-@irdl_op_definition
+@operation
 class ConcatOp(TileOp):
     name = "tile.concat"
-    axis = prop_def(IntegerAttr)
+    axis: int = attribute()
 
 
-@irdl_op_definition
+@operation
 class ReduceOp(TileOp):
     name = "tile.reduce"
-    fn = prop_def(StringAttr)
-    axes = prop_def(DenseArrayBase)
+    fn: str = attribute()
+    axes: tuple[int, ...] = attribute()
 
 
-@irdl_op_definition
+@operation
 class ArgReduceOp(TileOp):
     name = "tile.arg_reduce"
-    fn = prop_def(StringAttr)
-    axis = prop_def(IntegerAttr)
+    fn: str = attribute()
+    axis: int = attribute()
 
 
-@irdl_op_definition
+@operation
 class ScanOp(TileOp):
     name = "tile.scan"
-    fn = prop_def(StringAttr)
-    axis = prop_def(IntegerAttr)
-    reverse = prop_def(BoolAttr)
+    fn: str = attribute()
+    axis: int = attribute()
+    reverse: bool = attribute()
 
 
-@irdl_op_definition
+@operation
 class SortOp(TileOp):
     name = "tile.sort"
-    axis = prop_def(IntegerAttr)
-    descending = prop_def(BoolAttr)
+    axis: int = attribute()
+    descending: bool = attribute()
 
 
-@irdl_op_definition
+@operation
 class TopKOp(TileOp):
     """The `k` largest along the last dim and their indices."""
 
     name = "tile.top_k"
-    k = prop_def(IntegerAttr)
+    k: int = attribute()
 
 
-@irdl_op_definition
+@operation
 class DotOp(PlainOp):
     """`accumulator + left @ right`, computed in the accumulator's type; left is M x K, right K x N. `atom`: the name of
     the machine's atom that the tiles' sizes were chosen for; layout inference takes no other where there is one."""
 
     name = "tile.dot"
-    atom = opt_prop_def(StringAttr)
-    left = operand_def()
-    right = operand_def()
-    accumulator = operand_def()
-    result = result_def()
+    atom: str | None = attribute(default=None)
+    left: SSAValue = operand()
+    right: SSAValue = operand()
+    accumulator: SSAValue = operand()
+    result: Result = result()
     traits = traits_def(Pure())
 
     def verify_(self) -> None:
@@ -484,25 +471,25 @@ class DotOp(PlainOp):
             raise VerifyException(f"tile.dot: accumulator {acc} does not fit {left} times {right}")
 
 
-@irdl_op_definition
+@operation
 class PrintOp(PlainOp):
     """Show a tile by name (interpreter; native code writes scalars to standard error)."""
 
     name = "tile.print"
-    label = prop_def(StringAttr)
-    arguments = var_operand_def()
+    label: str = attribute()
+    arguments: Sequence[SSAValue] = operands(default=())
 
 
-@irdl_op_definition
+@operation
 class AssertOp(PlainOp):
     """Stop the program with `message` unless all lanes are true."""
 
     name = "tile.assert"
-    condition = operand_def()
-    message = prop_def(StringAttr)
+    condition: SSAValue = operand()
+    message: str = attribute()
 
 
-@irdl_op_definition
+@operation
 class ZoneOp(PlainOp):
     """Begin or end of a zone of the user: the time between the two, in one block, is recorded under `label` if tracing
     is on. Zones nest, and compute nothing.
@@ -512,12 +499,12 @@ class ZoneOp(PlainOp):
     them."""
 
     name = "tile.zone"
-    label = prop_def(StringAttr)
-    edge = prop_def(StringAttr)
+    label: str = attribute()
+    edge: str = attribute()
 
     @property
     def begins(self) -> bool:
-        return self.edge.data == BEGIN
+        return self.edge == BEGIN
 
     def other(self) -> ZoneOp:
         """The marker of the other edge.
@@ -529,24 +516,24 @@ class ZoneOp(PlainOp):
         op: Operation | None = self
         while op is not None:
             if isinstance(op, ZoneOp) and op.edge == self.edge:
-                within.append(op.label.data)
-            elif isinstance(op, ZoneOp) and within.pop() != op.label.data:
+                within.append(op.label)
+            elif isinstance(op, ZoneOp) and within.pop() != op.label:
                 break
             if not within:
                 assert isinstance(op, ZoneOp)
                 return op
             op = op.next_op if self.begins else op.prev_op
-        raise VerifyException(f"tile.zone: the zone `{self.label.data}` does not begin and end in one block")
+        raise VerifyException(f"tile.zone: the zone `{self.label}` does not begin and end in one block")
 
     def verify_(self) -> None:
-        if self.edge.data not in (BEGIN, END) or not self.label.data:
-            raise VerifyException(f"tile.zone: `{self.label.data}` with the edge {self.edge.data}")
+        if self.edge not in (BEGIN, END) or not self.label:
+            raise VerifyException(f"tile.zone: `{self.label}` with the edge {self.edge}")
         self.other()
 
 
 def zone(label: str, edge: str) -> ZoneOp:
     """A marker of an edge of a zone."""
-    return ZoneOp.make([], {"label": label, "edge": edge}, [])
+    return ZoneOp(label=label, edge=edge)
 
 
 def zones_around(op: Operation) -> list[ZoneOp]:
@@ -604,9 +591,4 @@ Tile = Dialect(
 def kernel(name: str, grid: Sequence[int], refs: Sequence[RefType], effects: Sequence[str]) -> KernelOp:
     """An empty kernel; fill `kernel.body.block` and end it with `YieldOp`."""
     block = Block(arg_types=[*refs, *[IndexType() for _ in grid]])
-    return KernelOp.make(
-        [],
-        {"sym_name": name, "grid": tuple(grid), "effects": ArrayAttr([StringAttr(e) for e in effects])},
-        [],
-        [Region(block)],
-    )
+    return KernelOp(sym_name=name, grid=tuple(grid), effects=tuple(effects), body=Region(block))

@@ -53,7 +53,7 @@ def explain_program(
     if only is None:
         return [_explained(kernel, chosen, None) for kernel in tile_kernels(graph, target)]
     wanted, _, name = only.rpartition("/")
-    kernels = [kernel for kernel in tile_kernels(graph, target) if wanted in ("", kernel.sym_name.data)]
+    kernels = [kernel for kernel in tile_kernels(graph, target) if wanted in ("", kernel.sym_name)]
     return [_explained(kernel, chosen, name) for kernel in kernels]
 
 
@@ -124,7 +124,7 @@ def _explained(kernel: KernelOp, machine: Machine, only: str | None) -> KernelEx
     try:
         return explain_layouts(kernel, _inferred(kernel, machine), machine.name, only)
     except LayoutError as error:
-        return Unexplained(kernel.sym_name.data, machine.name, error)
+        return Unexplained(kernel.sym_name, machine.name, error)
 
 
 def _inferred(kernel: KernelOp, machine: Machine) -> Inference:

@@ -37,12 +37,13 @@ def _build_nodes(graph: Graph, block: Block, values: dict[Value, SSAValue]) -> N
 def _build_node(node: Node, values: dict[Value, SSAValue]) -> Operation:
     operands = [values[v] for v in node.operands]
     types = [tensor(v.type) for v in node.results]
+    regions = [_region(g, values) for g in node.graphs]
     if node.op == "while":
-        return array.WhileOp.make(operands, {}, types, [_region(g, values) for g in node.graphs])
+        return array.WhileOp(arguments=operands, outputs=types, condition=regions[0], body=regions[1])
     if node.op == "if":
-        return array.IfOp.make(operands, {}, types, [_region(g, values) for g in node.graphs])
+        return array.IfOp(arguments=operands, outputs=types, then=regions[0], otherwise=regions[1])
     if node.op == "call":
-        return array.CallOp.make(operands, node.attributes, types)
+        return array.CallOp(arguments=operands, callee=node.attributes["callee"], outputs=types)
     return array.build(node.op, operands, node.attributes, [v.type for v in node.results])
 
 
@@ -50,5 +51,5 @@ def _region(graph: Graph, outer: Mapping[Value, SSAValue]) -> Region:
     block = Block(arg_types=[tensor(v.type) for v in graph.inputs])
     values = dict(outer) | dict(zip(graph.inputs, block.args, strict=True))
     _build_nodes(graph, block, values)
-    block.add_op(array.YieldOp.make([values[v] for v in graph.outputs], {}, []))
+    block.add_op(array.YieldOp(arguments=[values[v] for v in graph.outputs]))
     return Region(block)

@@ -81,10 +81,9 @@ class Specialisation:
             names[parameter.name] = Ref(parameter.name, argument, type, parameter.effect)
         compiler = compile_body(body, Frame(source, names, source.free_names()))
         self._check_stores(compiler.stored)
-        body.add_op(tile.YieldOp.make([], {}, []))
-        effects = tile.ArrayAttr([tile.StringAttr(p.effect) for p in self.signature.arrays])
-        properties = {"sym_name": self.name, "grid": compiler.grid, "effects": effects}
-        kernel = tile.KernelOp.make([], properties, [], [Region(body)])
+        body.add_op(tile.YieldOp())
+        effects = tuple(p.effect for p in self.signature.arrays)
+        kernel = tile.KernelOp(sym_name=self.name, grid=compiler.grid or (), effects=effects, body=Region(body))
         drop_unused(kernel)
         kernel.verify()
         if self._digest_now() != self.digest:

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import AffineMapAttr, FileLineColLoc, IntAttr, StringAttr
+from xdsl.dialects.builtin import FileLineColLoc, IntAttr, StringAttr
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright import dtypes, ops
 from tilewright.dialects import tile
-from tilewright.dialects.base import tensor
+from tilewright.dialects.base import PlainOp, array_type, tensor
 from tilewright.dtypes import DType
 from tilewright.errors import (
     ArgumentError,
@@ -66,8 +66,8 @@ class Symbols:
     def expression(self, affine: Affine) -> AffineExpr:
         return affine.expression(self.counter)
 
-    def map(self, rank: int, results: Sequence[AffineExpr]) -> AffineMapAttr:
-        return AffineMapAttr(AffineMap(rank, len(self.values), tuple(results)))
+    def map(self, rank: int, results: Sequence[AffineExpr]) -> AffineMap:
+        return AffineMap(rank, len(self.values), tuple(results))
 
 
 class KernelBuilder:
@@ -109,11 +109,10 @@ class KernelBuilder:
         owner = value.owner
         return (owner if isinstance(owner, Block) else owner.parent) in self._blocks
 
-    def new(
-        self, cls: Any, operands: Sequence[SSAValue], attributes: Mapping[str, Any], type: ArrayType, edges: Edges
-    ) -> TileValue:
+    def new(self, op: PlainOp, edges: Edges) -> TileValue:
+        """Append an operation with one result: the tile with these edges."""
+        type = array_type(op.results[0])
         check_limits(type)
-        op = cls.make(operands, attributes, [tensor(type)])
         self.add(op)
         return TileValue(op.results[0], type, edges)
 
@@ -126,13 +125,13 @@ class KernelBuilder:
             DTypeError: the number does not fit the type.
         """
         type = ArrayType(shape, dtype)
-        made = self.new(tile.FullOp, [], {"value": _converted(value, dtype)}, type, no_edges(len(shape)))
+        made = self.new(tile.FullOp(value=_converted(value, dtype), result=tensor(type)), no_edges(len(shape)))
         return TileValue(made.value, type, made.edges, weak)
 
     def positions(self, length: int, dtype: DType) -> TileValue:
         """0 to `length - 1`."""
-        map = AffineMapAttr(AffineMap(1, 0, (AffineExpr.dimension(0),)))
-        counted = self.new(tile.IotaOp, [], {"map": map}, ArrayType((length,), dtypes.i64), no_edges(1))
+        map = AffineMap(1, 0, (AffineExpr.dimension(0),))
+        counted = self.new(tile.IotaOp(map=map, result=tensor(ArrayType((length,), dtypes.i64))), no_edges(1))
         return self.cast(counted, dtype)
 
     def position(self, affine: Affine) -> TileValue:
@@ -141,8 +140,9 @@ class KernelBuilder:
             return self.full((), affine.constant, dtypes.i64, weak=True)
         symbols = Symbols()
         expression = symbols.expression(affine)
-        attributes = {"map": symbols.map(0, [expression])}
-        made = self.new(tile.IotaOp, symbols.values, attributes, ArrayType((), dtypes.i64), no_edges(0))
+        type = tensor(ArrayType((), dtypes.i64))
+        iota = tile.IotaOp(symbols=symbols.values, map=symbols.map(0, [expression]), result=type)
+        made = self.new(iota, no_edges(0))
         return TileValue(made.value, made.type, made.edges, weak=True)
 
     def lift(self, value: Any) -> TileValue:
@@ -172,8 +172,8 @@ class KernelBuilder:
             raise ArgumentError(message, help=f"load a tile of it: `{ref.name}[i]`")
         if ref.effect == tile.OUT:
             raise ArgumentError(f"`{ref.name}` is Out, so it holds nothing to read", help="annotate it as `tw.InOut`")
-        attributes = {"map": AffineMapAttr(AffineMap(0, 0, ()))}
-        return self.new(tile.LoadOp, [ref.value], attributes, ref.type, no_edges(0))
+        load = tile.LoadOp(source=ref.value, map=AffineMap(0, 0, ()), result=tensor(ref.type))
+        return self.new(load, no_edges(0))
 
     # ---- types --------------------------------------------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class KernelBuilder:
     def cast(self, x: TileValue, dtype: DType) -> TileValue:
         if x.type.dtype == dtype:
             return TileValue(x.value, x.type, x.edges) if x.weak else x
-        return self.new(tile.CastOp, [x.value], {}, ArrayType(x.shape, dtype), x.edges)
+        return self.new(tile.CastOp(arguments=[x.value], outputs=[tensor(ArrayType(x.shape, dtype))]), x.edges)
 
     # ---- elementwise --------------------------------------------------------------------------------------------
 
@@ -229,7 +229,7 @@ class KernelBuilder:
         typed = [self.typed(o, t, shape) for o, t in zip(operands, types, strict=True)]
         (type,) = infer("map", [t.type for t in typed], {"fn": fn})
         edges = union_edges(*(t.edges for t in typed))
-        result = self.new(tile.MapOp, [t.value for t in typed], {"fn": fn}, type, edges)
+        result = self.new(tile.MapOp(arguments=[t.value for t in typed], fn=fn, outputs=[tensor(type)]), edges)
         weak = all(not isinstance(o, np.generic | Ref) and (not isinstance(o, TileValue) or o.weak) for o in operands)
         return TileValue(result.value, type, result.edges, weak)
 
@@ -254,7 +254,9 @@ class KernelBuilder:
         if x.shape == shape:
             return x
         edges = spread_edges(x, shape, axes)
-        return self.new(tile.BroadcastOp, [x.value], {"axes": axes}, ArrayType(shape, x.type.dtype), edges)
+        return self.new(
+            tile.BroadcastOp(arguments=[x.value], axes=axes, outputs=[tensor(ArrayType(shape, x.type.dtype))]), edges
+        )
 
     # ---- edges --------------------------------------------------------------------------------------------------
 
@@ -274,13 +276,20 @@ class KernelBuilder:
         if edge.stride:
             position = position + AffineExpr.dimension(dim) * edge.stride
         plain = float(value) if x.type.dtype.is_float else int(value)
-        attributes = {"map": symbols.map(x.rank, [position]), "limit": edge.limit, "value": plain}
-        filled = self.new(tile.FillPaddingOp, [x.value, *symbols.values], attributes, x.type, x.edges)
+        padding = tile.FillPaddingOp(
+            source=x.value,
+            symbols=symbols.values,
+            map=symbols.map(x.rank, [position]),
+            limit=edge.limit,
+            value=plain,
+            result=tensor(x.type),
+        )
+        filled = self.new(padding, x.edges)
         if edge.guard is None:
             return filled
         guard = self.broadcast(self.truth(edge.guard), x.shape)
         operands = [guard.value, filled.value, x.value]
-        return self.new(tile.MapOp, operands, {"fn": "select"}, x.type, x.edges)
+        return self.new(tile.MapOp(arguments=operands, fn="select", outputs=[tensor(x.type)]), x.edges)
 
     def truth(self, value: SSAValue) -> TileValue:
         """A bool scalar of the kernel as a tile."""
@@ -313,7 +322,7 @@ class KernelBuilder:
                 f"reshaping {x.shape} to {shape} would mix lanes beyond the end of an array with others",
                 help="choose a block that divides the size, or give lanes beyond a value: `tw.load(x, i, fill=0)`",
             )
-        return self.new(tile.ReshapeOp, [x.value], {}, ArrayType(shape, x.type.dtype), edges)
+        return self.new(tile.ReshapeOp(arguments=[x.value], outputs=[tensor(ArrayType(shape, x.type.dtype))]), edges)
 
     def expand_dims(self, x: TileValue, axes: Sequence[int]) -> TileValue:
         """The tile with axes of size 1 at the given places of the result."""
@@ -325,18 +334,18 @@ class KernelBuilder:
             return x
         type = ArrayType(tuple(x.shape[p] for p in permutation), x.type.dtype)
         edges = (*(x.edges[p] for p in permutation), x.edges[-1])
-        return self.new(tile.TransposeOp, [x.value], {"permutation": permutation}, type, edges)
+        return self.new(tile.TransposeOp(arguments=[x.value], permutation=permutation, outputs=[tensor(type)]), edges)
 
     def slice(self, x: TileValue, starts: Shape, limits: Shape, strides: Shape) -> TileValue:
         if starts == (0,) * x.rank and limits == x.shape and strides == (1,) * x.rank:
             return x
-        attributes = {"starts": starts, "limits": limits, "strides": strides}
-        (type,) = infer("slice", [x.type], attributes)
+        (type,) = infer("slice", [x.type], {"starts": starts, "limits": limits, "strides": strides})
         edges = tuple(
             tuple(Edge(e.start + e.stride * start, e.stride * step, e.limit, e.guard) for e in own)
             for own, start, step in zip(x.edges[:-1], starts, strides, strict=True)
         )
-        return self.new(tile.SliceOp, [x.value], attributes, type, (*edges, x.edges[-1]))
+        op = tile.SliceOp(arguments=[x.value], starts=starts, limits=limits, strides=strides, outputs=[tensor(type)])
+        return self.new(op, (*edges, x.edges[-1]))
 
     def concat(self, parts: Sequence[TileValue], axis: int) -> TileValue:
         dtype = self.result_dtype(parts)
@@ -349,7 +358,9 @@ class KernelBuilder:
         if any(set(own) != set(first) for p in typed for own, first in zip(p.edges, typed[0].edges, strict=True)):
             message = "`concat` of tiles that do not reach beyond their arrays in the same lanes"
             raise ShapeError(message, help=help)
-        return self.new(tile.ConcatOp, [p.value for p in typed], {"axis": axis}, type, typed[0].edges)
+        return self.new(
+            tile.ConcatOp(arguments=[p.value for p in typed], axis=axis, outputs=[tensor(type)]), typed[0].edges
+        )
 
 
 # ---- rules ----------------------------------------------------------------------------------------------------------

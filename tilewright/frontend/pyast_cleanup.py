@@ -6,6 +6,7 @@ from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.traits import Pure
 
 from tilewright.dialects import tile
+from tilewright.dialects.base import rebuilt
 
 
 def drop_unused(kernel: tile.KernelOp) -> None:
@@ -94,16 +95,12 @@ def _drop_carried(op: tile.ForOp) -> bool:
     yielded = [last.operands[n] for n in kept]
     last.detach()
     last.erase()
-    body.add_op(tile.YieldOp.make(yielded, {}, []))
+    body.add_op(tile.YieldOp(arguments=yielded))
     for n in reversed(unused):
         body.erase_arg(body.args[n + 1])
     op.body.detach_block(body)
-    made = tile.ForOp.make(
-        [*op.symbols, *(op.initial[n] for n in kept)],
-        op.plain(),
-        [op.results[n].type for n in kept],
-        [Region(body)],
-    )
+    operands = [*op.symbols, *(op.initial[n] for n in kept)]
+    made = rebuilt(op, operands, [op.results[n].type for n in kept], [Region(body)])
     made.location = op.location
     block.insert_op_before(made, op)
     for n, result in zip(kept, made.results, strict=True):

@@ -10,6 +10,7 @@ from xdsl.ir import SSAValue
 
 from tilewright import dtypes, ops
 from tilewright.dialects import tile
+from tilewright.dialects.base import tensor
 from tilewright.dtypes import DType
 from tilewright.errors import (
     ArgumentError,
@@ -245,7 +246,7 @@ def bitcast(b: KernelBuilder, x: Any, dtype: Any, /) -> TileValue:
     if source.bits != target.bits or source.is_bool or target.is_bool:
         raise DTypeError(f"`bitcast` from {source} to {target} changes the element size", help="use `.astype`")
     type = ArrayType(lifted.shape, target)
-    return b.new(tile.BitcastOp, [lifted.value], {}, type, lifted.edges)
+    return b.new(tile.BitcastOp(arguments=[lifted.value], outputs=[tensor(type)]), lifted.edges)
 
 
 # ---- sources --------------------------------------------------------------------------------------------------------
@@ -516,8 +517,8 @@ def layout(b: KernelBuilder, x: Any, layout: Any, /, *, strict: Any = False) -> 
     if pinned.shape != lifted.shape:
         message = f"a tile of shape {lifted.shape} is pinned to a layout of shape {pinned.shape}"
         raise ShapeError(message, help=f"make a layout of shape {lifted.shape}")
-    attributes = {"layout": str(pinned), "strict": strict}
-    return b.new(tile.RelayoutOp, [lifted.value], attributes, lifted.type, lifted.edges)
+    op = tile.RelayoutOp(source=lifted.value, layout=str(pinned), strict=strict, result=tensor(lifted.type))
+    return b.new(op, lifted.edges)
 
 
 def _layout_of(value: Any) -> Layout:
@@ -546,7 +547,7 @@ def print_(b: KernelBuilder, /, *values: Any) -> None:
             label += value + " "
         else:
             shown.append(b.lift(value).value)
-    b.add(tile.PrintOp.make(shown, {"label": label.strip()}, []))
+    b.add(tile.PrintOp(arguments=shown, label=label.strip()))
 
 
 @handler("zone")
@@ -566,4 +567,4 @@ def assert_(b: KernelBuilder, condition: Any, message: Any = "a kernel's asserti
         raise DTypeError(f"an assertion is {lifted.type.dtype}, not bool", help="compare: `x != 0`")
     # Lanes beyond an array are no elements, so they hold.
     filled = b.filled(lifted, range(lifted.rank), True)
-    b.add(tile.AssertOp.make([filled.value], {"message": str(message)}, []))
+    b.add(tile.AssertOp(condition=filled.value, message=str(message)))

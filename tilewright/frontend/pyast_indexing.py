@@ -8,10 +8,12 @@ from types import EllipsisType
 from typing import Any
 
 import numpy as np
-from xdsl.ir.affine import AffineExpr
+from xdsl.ir import SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright import dtypes
 from tilewright.dialects import tile
+from tilewright.dialects.base import tensor
 from tilewright.dtypes import DType
 from tilewright.errors import (
     ArgumentError,
@@ -249,12 +251,13 @@ def load(b: KernelBuilder, ref: Ref, subscript: Any, fill: Any = None) -> TileVa
         raise ArgumentError(f"`fill` is {fill!r}", help="pass a number")
     access = access_of(ref, subscript)
     dtype = ref.type.dtype
-    operands, attributes = _mapped(b, access, is_store=False)
-    if access.may_leave:
-        value = 0 if fill is None else fill
-        attributes["fill"] = float(value) if dtype.is_float else int(value)
-    edges = access.edges if fill is None else no_edges(len(access.shape))
-    result = b.new(tile.LoadOp, [ref.value, *operands], attributes, ArrayType(access.shape, dtype), edges)
+    symbols, map = _mapped(b, access, is_store=False)
+    value = 0 if fill is None else fill
+    plain = float(value) if dtype.is_float else int(value)
+    type = tensor(ArrayType(access.shape, dtype))
+    padding = plain if access.may_leave else None
+    op = tile.LoadOp(source=ref.value, symbols=symbols, map=map, fill=padding, result=type)
+    result = b.new(op, access.edges if fill is None else no_edges(len(access.shape)))
     return b.expand_dims(result, access.new_axes) if access.new_axes else result
 
 
@@ -277,8 +280,8 @@ def store(b: KernelBuilder, ref: Ref, subscript: Any, value: Any) -> Access:
     if access.new_axes:
         raise IndexError_(f"a store to `{ref.name}` inserts axes", help="leave out `None`")
     stored = _fitting(b, ref, access, value)
-    operands, attributes = _mapped(b, access, is_store=True)
-    b.add(tile.StoreOp.make([stored.value, ref.value, *operands], attributes, []))
+    symbols, map = _mapped(b, access, is_store=True)
+    b.add(tile.StoreOp(value=stored.value, destination=ref.value, symbols=symbols, map=map))
     return access
 
 
@@ -303,7 +306,7 @@ def _may_store(b: KernelBuilder, value: TileValue, dtype: DType) -> bool:
     return b.result_dtype([value, dtype]) == dtype
 
 
-def _mapped(b: KernelBuilder, access: Access, *, is_store: bool) -> tuple[list[Any], dict[str, Any]]:
+def _mapped(b: KernelBuilder, access: Access, *, is_store: bool) -> tuple[list[SSAValue], AffineMap]:
     """Symbols and map of an access."""
     symbols = Symbols()
     results: list[AffineExpr] = []
@@ -322,7 +325,7 @@ def _mapped(b: KernelBuilder, access: Access, *, is_store: bool) -> tuple[list[A
                 # Positions that are no elements must not be written; -1 is outside every array.
                 lanes = b.filled(b.cast(lanes, dtypes.i64), range(lanes.rank), -1)
             results.append(symbols.lane(lanes.value))
-    return symbols.values, {"map": symbols.map(len(access.shape), results)}
+    return symbols.values, symbols.map(len(access.shape), results)
 
 
 def _spread_lanes(b: KernelBuilder, access: Access, lanes: TileValue) -> TileValue:

@@ -39,7 +39,9 @@ def reduce(b: KernelBuilder, fn: str, x: TileValue, axes: Sequence[int], keepdim
     kept = [d for d in range(x.rank) if d not in axes]
     type = ArrayType(tuple(x.shape[d] for d in kept), dtype.compute)
     edges = (*(x.edges[d] for d in kept), ())
-    result = b.new(tile.ReduceOp, [wide.value], {"fn": fn, "axes": tuple(sorted(axes))}, type, edges)
+    result = b.new(
+        tile.ReduceOp(arguments=[wide.value], fn=fn, axes=tuple(sorted(axes)), outputs=[tensor(type)]), edges
+    )
     result = b.cast(result, dtype)
     return b.expand_dims(result, axes) if keepdims else result
 
@@ -69,7 +71,7 @@ def arg_reduce(b: KernelBuilder, fn: str, x: TileValue, axis: int, keepdims: boo
     filled = b.filled(x, [axis], identity_of(fn, x.type.dtype))
     (type,) = infer("arg_reduce", [filled.type], {"fn": fn, "axis": axis})
     edges = (*(e for d, e in enumerate(x.edges[:-1]) if d != axis), ())
-    result = b.new(tile.ArgReduceOp, [filled.value], {"fn": fn, "axis": axis}, type, edges)
+    result = b.new(tile.ArgReduceOp(arguments=[filled.value], fn=fn, axis=axis, outputs=[tensor(type)]), edges)
     return b.expand_dims(result, [axis]) if keepdims else result
 
 
@@ -79,8 +81,8 @@ def scan(b: KernelBuilder, fn: str, x: TileValue, axis: int, reverse: bool) -> T
         raise DTypeError(f"`{fn}` does not scan {x.type.dtype}", help="cast the tile first: `x.astype(tw.i32)`")
     dtype = x.type.dtype
     wide = b.filled(b.cast(x, dtype.compute), [axis], identity_of(fn, dtype.compute))
-    attributes = {"fn": fn, "axis": axis, "reverse": reverse}
-    return b.cast(b.new(tile.ScanOp, [wide.value], attributes, wide.type, x.edges), dtype)
+    op = tile.ScanOp(arguments=[wide.value], fn=fn, axis=axis, reverse=reverse, outputs=[tensor(wide.type)])
+    return b.cast(b.new(op, x.edges), dtype)
 
 
 def sort(b: KernelBuilder, x: TileValue, axis: int, descending: bool) -> TileValue:
@@ -95,7 +97,9 @@ def sort(b: KernelBuilder, x: TileValue, axis: int, descending: bool) -> TileVal
         raise ShapeError(message, help="start the window at 0 or later")
     last = dtype.lowest if descending else (math.nan if dtype.is_float else dtype.highest)
     filled = b.filled(x, [axis], last)
-    return b.new(tile.SortOp, [filled.value], {"axis": axis, "descending": descending}, x.type, x.edges)
+    return b.new(
+        tile.SortOp(arguments=[filled.value], axis=axis, descending=descending, outputs=[tensor(x.type)]), x.edges
+    )
 
 
 def dot(
@@ -144,7 +148,7 @@ def dot(
     for edge in union_edges(left.edges[-1:], right.edges[-1:])[0]:
         a, c = b.fill_edge(a, 2, edge, 0), b.fill_edge(c, 2, edge, 0)
     acc = b.cast(accumulator, total)
-    op = tile.DotOp.make([a.value, c.value, acc.value], {}, [tensor(result)])
+    op = tile.DotOp(left=a.value, right=c.value, accumulator=acc.value, result=tensor(result))
     b.add(op)
     edges = union_edges(accumulator.edges, (left.edges[0], right.edges[1], ()))
     return TileValue(op.results[0], result, edges)

@@ -337,8 +337,8 @@ class Compiler(Expressions):
         if self._learn(loop, before, after, last):
             block.erase(safe_erase=False)
             return False
-        block.add_op(tile.YieldOp.make(yielded, {}, []))
-        op = tile.ForOp.make(starts, {"trips": loop.trips}, types, [Region(block)])
+        block.add_op(tile.YieldOp(arguments=yielded))
+        op = tile.ForOp(arguments=starts, trips=loop.trips, outputs=types, body=Region(block))
         self.at(node, self.b.add, op)
         flags = dict(zip(loop.flags, op.results[len(carried) :], strict=True))
         for (name, start), value in zip(carried.items(), op.results[: len(carried)], strict=True):
@@ -459,8 +459,9 @@ class Compiler(Expressions):
         planned = [meeting.plan(a.edges, c.edges) for a, c in merged.values()]
         pairs = [*((a.value, c.value) for a, c in merged.values()), *meeting.yielded]
         for block, side in zip(blocks, (0, 1), strict=True):
-            block.add_op(tile.YieldOp.make([pair[side] for pair in pairs], {}, []))
-        op = tile.IfOp.make([condition.value], {}, [a.type for a, _ in pairs], [Region(block) for block in blocks])
+            block.add_op(tile.YieldOp(arguments=[pair[side] for pair in pairs]))
+        then, otherwise = (Region(block) for block in blocks)
+        op = tile.IfOp(condition=condition.value, outputs=[a.type for a, _ in pairs], then=then, otherwise=otherwise)
         self.at(node, self.b.add, op)
         guards = op.results[len(merged) :]
         for (name, (a, _)), value, plan in zip(merged.items(), op.results, planned, strict=False):

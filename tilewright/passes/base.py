@@ -64,7 +64,7 @@ class Unit:
     def timed_kernels(self, step: str) -> Iterator[tile.KernelOp]:
         """The kernels; what the caller does with each counts as the time of a step."""
         for kernel in self.kernels():
-            with self.timed(kernel.sym_name.data, step):
+            with self.timed(kernel.sym_name, step):
                 yield kernel
 
     @contextlib.contextmanager
@@ -76,8 +76,8 @@ class Unit:
 
     def kernel(self, name: str) -> tile.KernelOp:
         found = self._kernels.get(name)
-        if found is None or found.parent_op() is not self.module or found.sym_name.data != name:
-            self._kernels = {kernel.sym_name.data: kernel for kernel in self.kernels()}
+        if found is None or found.parent_op() is not self.module or found.sym_name != name:
+            self._kernels = {kernel.sym_name: kernel for kernel in self.kernels()}
             found = self._kernels[name]
         return found
 

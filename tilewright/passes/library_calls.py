@@ -17,7 +17,7 @@ def refuse_library_calls(unit: Unit, target: str) -> None:
     for op in unit.main.walk():
         if isinstance(op, array.LibraryCallOp):
             error = UnsupportedOnTargetError(
-                f"`{op.routine.data}` is a routine of a library on the CPU, which the {target} target does not call",
+                f"`{op.routine}` is a routine of a library on the CPU, which the {target} target does not call",
                 help='compute this part in a program of its own with target="cpu", and pass its results',
             )
             error.location = location_of(op)

@@ -100,7 +100,7 @@ class _Planner:
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
         self.block = unit.main.body.block
-        self.kernels = {kernel.sym_name.data: kernel for kernel in unit.kernels()}
+        self.kernels = {kernel.sym_name: kernel for kernel in unit.kernels()}
         self.steps = {op: i for i, op in enumerate(self.block.ops)}
         self.result = MemoryPlan()
         self.buffer_of: dict[SSAValue, Buffer] = {}
@@ -144,7 +144,7 @@ class _Planner:
         call = result.owner
         if not isinstance(call, array.CallOp):
             return None
-        operand_refs, result_refs = _refs(self.kernels[call.callee.data])
+        operand_refs, result_refs = _refs(self.kernels[call.callee])
         written = result_refs[_position(result, call)]
         if written not in operand_refs:
             return None
@@ -193,7 +193,7 @@ class _Planner:
         return not inside and all(o is op.operands[_position(root, op)] for o in carried)
 
     def _writes_behind_its_reads(self, call: array.CallOp, root: SSAValue, source: SSAValue) -> bool:
-        kernel = self.kernels[call.callee.data]
+        kernel = self.kernels[call.callee]
         operand_refs, result_refs = _refs(kernel)
         written = result_refs[_position(root, call)]
         read = [ref for ref, o in zip(operand_refs, call.operands, strict=True) if storage(o) is source]
@@ -204,7 +204,7 @@ class _Planner:
     def _visit(self, block: Block) -> None:
         for op in block.ops:
             if isinstance(op, array.ConstantOp):
-                self.result.places[op.results[0]] = Place(CONSTANT, constant=op.resource.data)
+                self.result.places[op.results[0]] = Place(CONSTANT, constant=op.resource)
             elif isinstance(op, array.CallOp | array.LibraryCallOp):
                 for value in op.results:
                     self._new_buffer(value, op)
@@ -260,8 +260,8 @@ class _Planner:
             if source in self.buffer_of:
                 self.buffer_of[source].end = max(self.buffer_of[source].end, end)
             return
-        what = op.callee.data if isinstance(op, array.CallOp) else op.name
-        what = op.routine.data if isinstance(op, array.LibraryCallOp) else what
+        what = op.callee if isinstance(op, array.CallOp) else op.name
+        what = op.routine if isinstance(op, array.LibraryCallOp) else what
         self.buffer_of[value] = Buffer(array_type(value), start, end, what=what)
 
     def _all_buffers(self) -> list[Buffer]:

@@ -56,5 +56,5 @@ class TileEraseZonesPass:
                 op.detach()
                 op.erase()
             if zones:
-                labels = ", ".join(dict.fromkeys(f"`{op.label.data}`" for op in zones))
-                unit.remarks.append(Remark(self.name, kernel.sym_name.data, f"zones left out: {labels}", reason))
+                labels = ", ".join(dict.fromkeys(f"`{op.label}`" for op in zones))
+                unit.remarks.append(Remark(self.name, kernel.sym_name, f"zones left out: {labels}", reason))

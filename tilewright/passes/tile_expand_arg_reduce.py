@@ -44,7 +44,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
@@ -68,9 +67,9 @@ class TileExpandArgReducePass:
 
 def _expand(op: tile.ArgReduceOp) -> None:
     source = op.operands[0]
-    axis = int(op.axis.value.data)
+    axis = op.axis
     made = _Made(op, array_type(source).shape)
-    best = made.reduced(source, op.fn.data, axis)
+    best = made.reduced(source, op.fn, axis)
     is_best = made.mapped("equal", source, made.spread(best, axis))
     if array_type(source).dtype.is_float:
         is_best = made.mapped("bitwise_or", is_best, made.mapped("isnan", source))
@@ -93,29 +92,29 @@ class _Made:
     def reduced(self, value: SSAValue, fn: str, axis: int) -> SSAValue:
         kept = tuple(size for dim, size in enumerate(self.shape) if dim != axis)
         type = tensor(ArrayType(kept, array_type(value).dtype))
-        return self._add(tile.ReduceOp.make([value], {"fn": fn, "axes": (axis,)}, [type]))
+        return self._add(tile.ReduceOp(arguments=[value], fn=fn, axes=(axis,), outputs=[type]))
 
     def spread(self, value: SSAValue, axis: int) -> SSAValue:
         """The value along an axis that was reduced."""
         axes = tuple(dim for dim in range(len(self.shape)) if dim != axis)
         type = tensor(ArrayType(self.shape, array_type(value).dtype))
-        return self._add(tile.BroadcastOp.make([value], {"axes": axes}, [type]))
+        return self._add(tile.BroadcastOp(arguments=[value], axes=axes, outputs=[type]))
 
     def mapped(self, fn: str, *values: SSAValue) -> SSAValue:
         dtype = array_type(values[-1]).dtype if fn == "select" else dtypes.bool_
-        return self._add(tile.MapOp.make(list(values), {"fn": fn}, [tensor(ArrayType(self.shape, dtype))]))
+        return self._add(tile.MapOp(arguments=list(values), fn=fn, outputs=[tensor(ArrayType(self.shape, dtype))]))
 
     def index(self, axis: int) -> SSAValue:
         """The position along an axis, in 32 bits: no tile is larger."""
-        map = AffineMapAttr(AffineMap(len(self.shape), 0, (AffineExpr.dimension(axis),)))
-        position = self._add(tile.IotaOp.make([], {"map": map}, [tensor(ArrayType(self.shape, dtypes.i64))]))
+        map = AffineMap(len(self.shape), 0, (AffineExpr.dimension(axis),))
+        position = self._add(tile.IotaOp(map=map, result=tensor(ArrayType(self.shape, dtypes.i64))))
         return self.cast(position, dtypes.i32)
 
     def filled(self, value: int, dtype: DType) -> SSAValue:
-        return self._add(tile.FullOp.make([], {"value": value}, [tensor(ArrayType(self.shape, dtype))]))
+        return self._add(tile.FullOp(value=value, result=tensor(ArrayType(self.shape, dtype))))
 
     def cast(self, value: SSAValue, dtype: DType) -> SSAValue:
-        return self._add(tile.CastOp.make([value], {}, [tensor(ArrayType(array_type(value).shape, dtype))]))
+        return self._add(tile.CastOp(arguments=[value], outputs=[tensor(ArrayType(array_type(value).shape, dtype))]))
 
     def _add(self, op: Operation) -> SSAValue:
         op.location = self.before.location

@@ -401,8 +401,8 @@ class Interpreter:
     def _run_op(
         self, op: Operation, operands: list[Tensor], values: Mapping[SSAValue, Tensor]
     ) -> Generator[tuple[array.CollectiveOp, Tensor], Tensor, Sequence[Tensor]]:
-        if isinstance(op, array.ConstantOp) and op.resource.data:
-            return [self._constants[op.resource.data]]
+        if isinstance(op, array.ConstantOp) and op.resource:
+            return [self._constants[op.resource]]
         if isinstance(op, array.CollectiveOp):
             return [(yield op, operands[0])]
         if isinstance(op, array.DeviceIndexOp):
@@ -419,5 +419,5 @@ class Interpreter:
         if isinstance(op, array.FusedOp):
             return (yield from self.steps(op.body.block, operands))
         if isinstance(op, array.CallOp) and self._call is not None:
-            return self._call(op.callee.data, operands)
+            return self._call(op.callee, operands)
         raise CompilerBug(f"no semantics for {op.name}")

@@ -26,9 +26,7 @@ def devices_of(module: ModuleOp) -> int:
     Raises:
         ArgumentError: its operations do not agree.
     """
-    told = {
-        int(op.devices.value.data) for op in module.walk() if isinstance(op, array.CollectiveOp | array.DeviceIndexOp)
-    }
+    told = {op.devices for op in module.walk() if isinstance(op, array.CollectiveOp | array.DeviceIndexOp)}
     if len(told) > 1:
         message = f"one program is for {' and for '.join(map(str, sorted(told)))} devices"
         raise ArgumentError(message, help="give all its collectives one number of devices")

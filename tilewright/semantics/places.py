@@ -33,6 +33,6 @@ def named(op: Operation, values: Values) -> str:
         if isinstance(around, tile.ForOp):
             trips.insert(0, str(values[around.body.block.args[0]]))
         if isinstance(around, scheduled.RoleOp):
-            role = f" in role {around.role.data}"
+            role = f" in role {around.role}"
         around = around.parent_op()
     return f"`{op.name}`" + (f" of trip {', '.join(trips)}" if trips else "") + role

@@ -20,7 +20,7 @@ from xdsl.ir.affine import AffineMap
 
 from tilewright import ops
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import array_type, decode, layout_text
+from tilewright.dialects.base import array_type, layout_text
 from tilewright.dialects.scheduled import asynchronous, tensor_memory
 from tilewright.semantics.hazards import HazardError
 from tilewright.semantics.places import inside_of, named
@@ -90,7 +90,7 @@ class Interpreter(TileInterpreter):
         points = list(itertools.product(*(range(n) for n in op.shape)))
         clusters = [points[first : first + plan.cluster] for first in range(0, len(points), plan.cluster)]
         self._random.shuffle(clusters)
-        if op.in_order is not None:
+        if op.in_order:
             clusters.sort(key=lambda together: together[0][-1])
         for together in clusters:
             inner = [values | dict(zip(op.body.block.args, point, strict=True)) for point in together]
@@ -111,7 +111,7 @@ class Interpreter(TileInterpreter):
             return [block.memory.buffer(op)]
         if isinstance(op, scheduled.StageOp):
             ring: Ring = values[op.ring]
-            return [ring.stage(_number(op.map.data, op, values))]
+            return [ring.stage(_number(op.map, op, values))]
         if isinstance(op, tile.LoadOp) and isinstance(values[op.source], Buffer):
             return [_load(op, values, block)]
         if isinstance(op, tile.StoreOp) and isinstance(values[op.destination], Buffer):
@@ -129,7 +129,7 @@ class Interpreter(TileInterpreter):
         if isinstance(op, tensor_memory.TensorAllocOp):
             return [block.tensor_alloc(op, named(op, values))]
         if isinstance(op, tensor_memory.TensorStageOp):
-            return [values[op.tensor].stage(_number(op.map.data, op, values))]
+            return [values[op.tensor].stage(_number(op.map, op, values))]
         if isinstance(op, tensor_memory.TensorPartOp):
             return [values[op.tensor].part(op)]
         if isinstance(op, tensor_memory.TensorLoadOp):
@@ -154,30 +154,30 @@ def _run_order(op: Operation, values: Values, block: BlockRun) -> bool:
     """Copies, and what orders what threads do; false for other operations."""
     match op:
         case scheduled.BarrierOp():
-            block.barrier(op.scope.data, named(op, values))
+            block.barrier(op.scope, named(op, values))
         case scheduled.CopyOp():
             _copy(op, values, block)
         case scheduled.CommitOp():
             block.memory.commit(block.agent)
         case scheduled.WaitOp():
-            block.wait_for_copies(int(op.pending.value.data))
+            block.wait_for_copies(op.pending)
         case asynchronous.FenceOp():
             block.fence()
         case asynchronous.ArriveOp():
             _arrive(op, values, block)
         case asynchronous.ExpectOp():
-            block.expect(_mbarrier(op, values), int(op.bytes.value.data), named(op, values))
+            block.expect(_mbarrier(op, values), op.bytes, named(op, values))
         case asynchronous.AwaitOp():
-            block.wait_for(_mbarrier(op, values), _number(op.phase.data, op, values), named(op, values))
+            block.wait_for(_mbarrier(op, values), _number(op.phase, op, values), named(op, values))
         case asynchronous.TensorCopyOp():
             _tensor_copy(op, values, block)
         case asynchronous.TensorStoreOp():
             held = block.tensor_store(values[op.source], named(op, values))
-            _write(values[op.destination], op.map.data, held, [values[s] for s in op.symbols])
+            _write(values[op.destination], op.map, held, [values[s] for s in op.symbols])
         case asynchronous.StoreWaitOp():
             block.wait_for_stores()
         case scheduled.SetRegistersOp():
-            block.set_registers(int(op.count.value.data), named(op, values))
+            block.set_registers(op.count, named(op, values))
         case _:
             return _run_on_tensor_memory(op, values, block)
     return True
@@ -187,13 +187,13 @@ def _run_on_tensor_memory(op: Operation, values: Values, block: BlockRun) -> boo
     """Matmuls there, and what orders them; false for other operations."""
     match op:
         case tensor_memory.TensorMmaOp():
-            products.multiply_to_tensor_memory(op, values, _number(op.adds.data, op, values) > 0, block)
-        case tensor_memory.MmaCommitOp() if op.everywhere is not None:
+            products.multiply_to_tensor_memory(op, values, _number(op.adds, op, values) > 0, block)
+        case tensor_memory.MmaCommitOp() if op.everywhere:
             block.mma_commit_everywhere(*_mbarrier_everywhere(op, values), named(op, values))
         case tensor_memory.MmaCommitOp():
             block.mma_commit(_mbarrier(op, values), named(op, values))
         case tensor_memory.TensorFenceOp():
-            block.tensor_fence(op.side.data)
+            block.tensor_fence(op.side)
         case tensor_memory.TensorPutOp():
             values[op.destination].put(block.agent, op, values[op.value], named(op, values))
         case tensor_memory.TensorFreeOp():
@@ -204,9 +204,9 @@ def _run_on_tensor_memory(op: Operation, values: Values, block: BlockRun) -> boo
 
 
 def _arrive(op: asynchronous.ArriveOp, values: Values, block: BlockRun) -> None:
-    if op.trip is not None and _number(op.trip.data, op, values) < 0:
+    if op.trip is not None and _number(op.trip, op, values) < 0:
         return
-    if op.everywhere is None:
+    if not op.everywhere:
         block.arrive(_mbarrier(op, values), named(op, values))
     else:
         block.arrive_everywhere(*_mbarrier_everywhere(op, values), named(op, values))
@@ -230,23 +230,23 @@ _Everywhere = asynchronous.ArriveOp | asynchronous.TensorCopyOp | tensor_memory.
 
 def _mbarrier(op: _Everywhere | asynchronous.ExpectOp | asynchronous.AwaitOp, values: Values) -> Mbarrier:
     barriers: Mbarriers = values[op.mbarrier]
-    return barriers.number(_number(op.number.data, op, values))
+    return barriers.number(_number(op.number, op, values))
 
 
 def _mbarrier_everywhere(op: _Everywhere, values: Values) -> tuple[asynchronous.MbarrierOp, int]:
     """The mbarriers of each block of a cluster, and the index of one of them."""
     made = op.mbarrier.owner
     assert isinstance(made, asynchronous.MbarrierOp)
-    return made, _number(op.number.data, op, values)
+    return made, _number(op.number, op, values)
 
 
 def _load(op: tile.LoadOp, values: Values, block: BlockRun) -> Tensor:
     buffer: Buffer = values[op.source]
     type = array_type(op.result)
-    at, inside = inside_of(op.map.data, type.shape, buffer.places.shape, [values[s] for s in op.symbols])
+    at, inside = inside_of(op.map, type.shape, buffer.places.shape, [values[s] for s in op.symbols])
     result = poison(type.shape, type.dtype)
     if op.fill is not None:
-        result[...] = decode(op.fill)
+        result[...] = op.fill
     holders, _ = warps_of(layout_text(op.result), type.shape, block.agent.warps)
     result[inside] = block.memory.load(block.agent, buffer, at, holders[inside], named(op, values))
     return result
@@ -255,29 +255,29 @@ def _load(op: tile.LoadOp, values: Values, block: BlockRun) -> Tensor:
 def _store(op: tile.StoreOp, values: Values, block: BlockRun) -> None:
     buffer: Buffer = values[op.destination]
     value: Tensor = values[op.value]
-    at, inside = inside_of(op.map.data, value.shape, buffer.places.shape, [values[s] for s in op.symbols])
+    at, inside = inside_of(op.map, value.shape, buffer.places.shape, [values[s] for s in op.symbols])
     _, storing = warps_of(layout_text(op.value), value.shape, block.agent.warps)
     block.memory.store(block.agent, buffer, at, value[inside], storing[inside], named(op, values))
 
 
 def _copy(op: scheduled.CopyOp, values: Values, block: BlockRun) -> None:
-    if op.trip is not None and op.trips is not None and _number(op.trip.data, op, values) >= int(op.trips.value.data):
+    if op.trip is not None and op.trips is not None and _number(op.trip, op, values) >= op.trips:
         return
     buffer: Buffer = values[op.destination]
-    _, copying = warps_of(op.layout.data, buffer.places.shape, block.agent.warps)
+    _, copying = warps_of(op.layout, buffer.places.shape, block.agent.warps)
     block.memory.copy(block.agent, buffer, _brought(op, values), copying, named(op, values))
 
 
 def _brought(op: scheduled.CopyOp | asynchronous.TensorCopyOp, values: Values) -> Tensor:
     """The window of an array that a copy copies, with zeros outside of it."""
     type = array_type(tile.ref_type(op.destination).array)
-    return load(values[op.source], op.map.data, type, [values[s] for s in op.symbols], 0)
+    return load(values[op.source], op.map, type, [values[s] for s in op.symbols], 0)
 
 
 def _terms(op: scheduled.TermsOp, value: Tensor) -> Tensor:
     """The value and identities."""
     type = array_type(op.result)
-    identity = ops.FUNCTIONS[op.fn.data].identity
+    identity = ops.FUNCTIONS[op.fn].identity
     result = np.full(type.shape, 0 if identity is None else identity(type.dtype), value.dtype)
     result[0] = value
     return result
@@ -288,27 +288,27 @@ def _run_dot(op: scheduled.DotOp, values: Values) -> None:
     left, right, acc = (values[o] for o in (op.left, op.right, op.accumulator))
     symbols = [values[s] for s in op.symbols]
     if op.depth_limit is not None and op.depth_map is not None:
-        start = evaluate_number(op.depth_map.data, symbols)
-        depth = max(0, min(depth, int(op.depth_limit.value.data) - start))
+        start = evaluate_number(op.depth_map, symbols)
+        depth = max(0, min(depth, op.depth_limit - start))
     if op.is_split:
         window = _product_of_parts(op, left, right, symbols)
         if op.accumulator_map is not None:
-            _write(acc, op.accumulator_map.data, window, symbols)
+            _write(acc, op.accumulator_map, window, symbols)
             return
         part = acc[: window.shape[0], : window.shape[1]]
-        part[...] = part + window if op.accumulate.value.data else window
+        part[...] = part + window if op.accumulate else window
         return
     window = np.zeros((rows, columns), acc.dtype)
-    a = _read(left, op.left_map.data, (rows, depth), symbols)
-    b = _read(right, op.right_map.data, (depth // op.group, columns), symbols)
+    a = _read(left, op.left_map, (rows, depth), symbols)
+    b = _read(right, op.right_map, (depth // op.group, columns), symbols)
     if op.group > 1:
         words = np.ascontiguousarray(b.T).view(left.dtype)
         b = words.reshape(columns, depth).T
     window[...] = np.matmul(a.astype(acc.dtype), b.astype(acc.dtype))
     if op.accumulator_map is not None:
-        _write(acc, op.accumulator_map.data, window, symbols)
+        _write(acc, op.accumulator_map, window, symbols)
         return
-    acc[:rows, :columns] = acc[:rows, :columns] + window if op.accumulate.value.data else window
+    acc[:rows, :columns] = acc[:rows, :columns] + window if op.accumulate else window
 
 
 def _product_of_parts(op: scheduled.DotOp, left: Tensor, right: Tensor, symbols: Sequence[Any]) -> Tensor:
@@ -317,16 +317,16 @@ def _product_of_parts(op: scheduled.DotOp, left: Tensor, right: Tensor, symbols:
     rows, columns, depth = op.shape
     words, (count, scale) = right.shape[-2], op.parts_and_scale
     steps = depth // (2 * words)
-    first = int(evaluate_map(op.right_map.data, (1, 1), symbols)[-2].item())
+    first = int(evaluate_map(op.right_map, (1, 1), symbols)[-2].item())
     panels = min(-(-columns // op.micro_tile[1]), right.shape[-6] - first)
     if left.dtype == np.float32:
-        numbers = _read(left, op.left_map.data, (rows, depth), symbols) * np.float32(2.0**scale)
+        numbers = _read(left, op.left_map, (rows, depth), symbols) * np.float32(2.0**scale)
         a = np.stack(_parts(numbers, count)).reshape(count, rows, steps, 2 * words)
     else:
-        blocks = _blocks(left, op.left_map.data, (-(-rows // left.shape[-2]), steps), symbols)
+        blocks = _blocks(left, op.left_map, (-(-rows // left.shape[-2]), steps), symbols)
         a = np.moveaxis(_upper_halves(blocks, -1), (2, 0, 3, 1), (0, 1, 2, 3))
         a = a.reshape(count, -1, steps, 2 * words)
-    b = _blocks(right, op.right_map.data, (panels, steps), symbols)
+    b = _blocks(right, op.right_map, (panels, steps), symbols)
     b = _upper_halves(np.moveaxis(b, 3, 4).reshape(*b.shape[:3], b.shape[4], op.micro_tile[1]), -2)
     total = np.zeros((a.shape[1], panels * op.micro_tile[1]), np.float32)
     for p, q in itertools.product(range(count), range(count)):

@@ -17,7 +17,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.ir.affine.affine_expr import AffineBinaryOpExpr, AffineBinaryOpKind, AffineConstantExpr, AffineDimExpr
 
 from tilewright.dialects import tile
-from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.base import array_type
 from tilewright.dialects.scheduled import tile_order
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug, TilewrightError
@@ -132,18 +132,18 @@ class Interpreter:
         if isinstance(op, tile.TileOp):
             return array_semantics.apply(op.primitive, operands, op.attributes_of())
         if isinstance(op, tile.LoadOp):
-            fill = None if op.fill is None else decode(op.fill)
-            return [load(operands[0], op.map.data, array_type(op.result), operands[1:], fill)]
+            fill = None if op.fill is None else op.fill
+            return [load(operands[0], op.map, array_type(op.result), operands[1:], fill)]
         if isinstance(op, tile.StoreOp):
-            store(operands[0], operands[1], op.map.data, operands[2:])
+            store(operands[0], operands[1], op.map, operands[2:])
             return []
         if isinstance(op, tile.DotOp):
             return [dot(*operands)]
         if isinstance(op, tile.FullOp):
             type = array_type(op.result)
-            return [np.full(type.shape, decode(op.value), type.dtype.numpy)]
+            return [np.full(type.shape, op.value, type.dtype.numpy)]
         if isinstance(op, tile.IotaOp):
-            return evaluate_map(op.map.data, array_type(op.result).shape, operands)
+            return evaluate_map(op.map, array_type(op.result).shape, operands)
         if isinstance(op, tile.FillPaddingOp):
             return [fill_padding(op, operands)]
         if isinstance(op, tile.RelayoutOp):
@@ -151,7 +151,7 @@ class Interpreter:
         if isinstance(op, tile.ZoneOp):
             return []
         if isinstance(op, tile_order.PointOp):
-            return op.order.point(evaluate_number(op.map.data, operands))
+            return op.order.point(evaluate_number(op.map, operands))
         return self._run_control(op, operands, values)
 
     def _run_control(self, op: Operation, operands: list[Any], values: Values) -> Sequence[Any]:
@@ -164,18 +164,18 @@ class Interpreter:
         if isinstance(op, tile.IfOp):
             return self.run_block((op.then if operands[0] else op.otherwise).block, values)
         if isinstance(op, tile.PrintOp):
-            print(op.label.data, *operands, file=sys.stderr)
+            print(op.label, *operands, file=sys.stderr)
             return []
         if isinstance(op, tile.AssertOp):
             if not np.all(operands[0]):
-                raise KernelAssertion(op.message.data)
+                raise KernelAssertion(op.message)
             return []
         raise CompilerBug(f"no semantics for {op.name}")
 
 
 def _trips(op: tile.ForOp, symbols: Sequence[Any]) -> int:
-    most = int(op.trips.value.data)
-    return most if op.end is None else min(most, evaluate_number(op.end.data, symbols))
+    most = op.trips
+    return most if op.end is None else min(most, evaluate_number(op.end, symbols))
 
 
 def dot(left: Tensor, right: Tensor, accumulator: Tensor) -> Tensor:
@@ -185,9 +185,9 @@ def dot(left: Tensor, right: Tensor, accumulator: Tensor) -> Tensor:
 
 def fill_padding(op: tile.FillPaddingOp, operands: Sequence[Any]) -> Tensor:
     source, *symbols = operands
-    (position,) = evaluate_map(op.map.data, source.shape, symbols)
-    value = np.asarray(decode(op.value)).astype(source.dtype)
-    return np.where(position >= int(op.limit.value.data), value, source)
+    (position,) = evaluate_map(op.map, source.shape, symbols)
+    value = np.asarray(op.value).astype(source.dtype)
+    return np.where(position >= op.limit, value, source)
 
 
 def run_call(kernel: tile.KernelOp, inputs: Sequence[Tensor]) -> list[Tensor]:

@@ -76,7 +76,7 @@ class Inferred:
     def ops(self, name: str) -> list[Operation]:
         """The operations called `tile.NAME`, or the maps of the function NAME, in order."""
         found = [op for op in self.kernel.walk() if op.name == f"tile.{name}"]
-        return found or [op for op in self.kernel.walk() if isinstance(op, tile.MapOp) and op.fn.data == name]
+        return found or [op for op in self.kernel.walk() if isinstance(op, tile.MapOp) and op.fn == name]
 
     def layout(self, name: str, number: int = 0) -> Layout:
         """The layout of the result of the `number`-th of these operations."""

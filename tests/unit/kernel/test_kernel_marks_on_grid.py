@@ -82,7 +82,7 @@ def test_zones_are_of_the_threads_that_do_something_in_them(tmp_path: Path) -> N
         if op.name == "cores.thread":
             zones = [inner for inner in op.walk() if inner.name == "tile.zone"]
             assert all(zone.other() in zones for zone in zones)
-            found[op.role.data] = [zone.label.data for zone in zones if zone.begins]
+            found[op.role] = [zone.label for zone in zones if zone.begins]
     assert found == {
         "reader": ["steps", "multiply"],
         "writer": ["store"],

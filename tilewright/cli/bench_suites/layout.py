@@ -55,18 +55,18 @@ def chain(length: int) -> Any:
         inputs = [_array_type(operand) for operand in operands]
         (result,) = infer(primitive, inputs, {"dtype": inputs[0].dtype.name, **attributes})
         plain = {key: value for key, value in attributes.items() if key not in ("shape", "dtype")}
-        op = kind.make(operands, plain, [tensor(result)])
+        op = kind(arguments=operands, outputs=[tensor(result)], **plain)
         block.add_op(op)
         return op.results[0]
 
     def load(number: int) -> Any:
-        op = tile.LoadOp.make([block.args[number]], {"map": _identity()}, [tensor(half)])
+        op = tile.LoadOp(source=block.args[number], map=_identity(), result=tensor(half))
         block.add_op(op)
         return op.result
 
     def product(left: Any, right: Any) -> Any:
-        zero = tile.FullOp.make([], {"value": 0.0}, [tensor(single)])
-        op = tile.DotOp.make([left, right, zero.result], {}, [tensor(single)])
+        zero = tile.FullOp(value=0.0, result=tensor(single))
+        op = tile.DotOp(left=left, right=right, accumulator=zero.result, result=tensor(single))
         block.add_ops([zero, op])
         return op.result
 
@@ -88,7 +88,7 @@ def chain(length: int) -> Any:
             x = emit(tile.MapOp, [x], fn="exp" if step % 2 else "negative")
         made += 1
     last = product(emit(tile.CastOp, [x], dtype="f16"), load(2))
-    block.add_ops([tile.StoreOp.make([last, block.args[3]], {"map": _identity()}, []), tile.YieldOp.make([], {}, [])])
+    block.add_ops([tile.StoreOp(value=last, destination=block.args[3], map=_identity()), tile.YieldOp()])
     return kernel
 
 
@@ -99,10 +99,9 @@ def _array_type(value: Any) -> Any:
 
 
 def _identity() -> Any:
-    from xdsl.dialects.builtin import AffineMapAttr
     from xdsl.ir.affine import AffineMap
 
-    return AffineMapAttr(AffineMap.identity(2))
+    return AffineMap.identity(2)
 
 
 def _softmax(x: Any) -> Any:

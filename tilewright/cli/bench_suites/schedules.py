@@ -224,4 +224,4 @@ def _groups(kind: str, function: Callable[..., Any], shapes: Sequence[tuple[int,
         if isinstance(each, ArrayLowerToTilePass):
             break
         each.apply(unit)
-    return [op for op in unit.main.walk() if isinstance(op, FusedOp) and op.kind.data == kind]
+    return [op for op in unit.main.walk() if isinstance(op, FusedOp) and op.kind == kind]

@@ -18,7 +18,6 @@ from xdsl.ir.affine.affine_expr import (
 )
 
 from tilewright.dialects import cores, tile
-from tilewright.dialects.base import decode
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.layout.catalogue.placements import Numbers, Placement, page_matrix
 from tilewright.machines.core_grid import CORE_READ, CORE_WRITE, DRAM_READ, DRAM_WRITE, LOCAL, CoreGrid
@@ -120,7 +119,7 @@ class _Runs:
 
     def coordinates(self, op: cores.PagesOp) -> list[Tensor]:
         """Of pages: the operation's own dims, and one more, of the runs, which no map names."""
-        shape, map = (*op.shape, self.count), op.map.data
+        shape, map = (*op.shape, self.count), op.map
         symbols = [self.numbers[symbol] for symbol in op.symbols]
         return list(evaluate_map(AffineMap(len(shape), map.num_symbols, map.results), shape, symbols))
 
@@ -130,7 +129,7 @@ def _runs_of(op: cores.PagesOp, program: cores.ProgramOp) -> _Runs | None:
     many."""
     around = [*_around(op)]
     loops = [each for each, _ in around if isinstance(each, tile.ForOp)]
-    sizes = [*program.shape, *(int(decode(loop.trips)) for loop in loops)]
+    sizes = [*program.shape, *(loop.trips for loop in loops)]
     if prod(sizes) * prod(op.shape) > _MOST_POINTS:
         return None
     roots = [*program.body.block.args, *(loop.body.block.args[0] for loop in loops)]
@@ -139,10 +138,10 @@ def _runs_of(op: cores.PagesOp, program: cores.ProgramOp) -> _Runs | None:
     for each, block in around:
         if isinstance(each, tile.ForOp):
             if each.end is not None:
-                (end,) = evaluate_map(each.end.data, runs.shape, [points[symbol] for symbol in each.symbols])
+                (end,) = evaluate_map(each.end, runs.shape, [points[symbol] for symbol in each.symbols])
                 runs &= points[each.body.block.args[0]] < end
         else:
-            (chosen,) = evaluate_map(each.map.data, runs.shape, [points[symbol] for symbol in each.symbols])
+            (chosen,) = evaluate_map(each.map, runs.shape, [points[symbol] for symbol in each.symbols])
             runs &= (chosen == 0) == (block is each.then.block)
     kept = {symbol: numbers[runs] for symbol, numbers in points.items()}
     row, column = (kept[place] for place in program.body.block.args)
@@ -194,10 +193,10 @@ def _is_inside(op: cores.PagesOp, program: cores.ProgramOp) -> bool:
     ranges: list[tuple[int, int]] = []
     for symbol in op.symbols:
         loop = symbol.owner.parent_op() if isinstance(symbol.owner, Block) else None
-        trips: int = decode(loop.trips) if isinstance(loop, tile.ForOp) else most.get(symbol, 1)
+        trips: int = loop.trips if isinstance(loop, tile.ForOp) else most.get(symbol, 1)
         ranges.append((0, trips - 1))
     dims = [(0, extent - 1) for extent in op.shape]
-    found = [_range(each, dims, ranges) for each in op.map.data.results]
+    found = [_range(each, dims, ranges) for each in op.map.results]
     grid = cores.page_grid(tile.ref_type(op.array).shape)
     if all(low >= 0 and high < size for (low, high), size in zip(found, grid, strict=True)):
         return True

@@ -134,7 +134,7 @@ class _Model:
     def __init__(self, program: cores.ProgramOp, grid: CoreGrid) -> None:
         self._program = program
         self._grid = grid
-        self._threads = {thread.role.data: thread for thread in program.threads}
+        self._threads = {thread.role: thread for thread in program.threads}
         clipped = clipped_operations(program)
         self._groups: list[_Group] = []
         shared: Path | None = None
@@ -228,7 +228,7 @@ class _Model:
         filled, emptied = False, False
         for queue in self._program.queues:
             filler, emptier = ends_of(queue)
-            role = thread.role.data
+            role = thread.role
             if {filler, emptier} != {role, cores.COMPUTE}:
                 continue
             filled, emptied = filled or filler == role, emptied or emptier == role

@@ -16,7 +16,6 @@ from xdsl.ir import Operation, SSAValue
 from tilewright.cost.cores.accesses import loops_of
 from tilewright.cost.cores.work import array_holders, compute_work, element_runs, elements_beyond, pages_inside
 from tilewright.dialects import cores, tile
-from tilewright.dialects.base import decode
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.core_grid import CORE_READ, CORE_WRITE, DRAM_READ, DRAM_WRITE, LOCAL, CoreGrid
 from tilewright.semantics.cores.holders import Holders
@@ -138,7 +137,7 @@ class _ComputeWalk(Walk):
             case cores.QueueStepOp():
                 self._step(op)
             case cores.RegistersOp():
-                self._registers(op.step.data)
+                self._registers(op.step)
             case cores.AccumulateOp():
                 adds = self.numbers(op.map, op.symbols)[0] != 0
                 if adds != self._adds:
@@ -200,7 +199,7 @@ def ends_of(queue: cores.QueueOp) -> tuple[str | None, str | None]:
     found: list[str | None] = []
     for kinds in ((cores.ReserveOp, cores.PushOp), (cores.WaitOp, cores.PopOp)):
         users = [use.operation for use in queue.result.uses if isinstance(use.operation, kinds)]
-        found.append(cores.thread_of(users[0]).role.data if users else None)
+        found.append(cores.thread_of(users[0]).role if users else None)
     return found[0], found[1]
 
 
@@ -250,7 +249,7 @@ class _MoverWalk(Walk):
         self.counts[op] += 1
         match op:
             case cores.BarrierOp():
-                self.time = max(self.time, self.read if op.of.data == cores.READ else self.written)
+                self.time = max(self.time, self.read if op.of == cores.READ else self.written)
             case cores.SemaphoreIncrementOp():
                 self._spend(op, self._grid.issue_cycles)
             case cores.SemaphoreMulticastOp():
@@ -273,14 +272,14 @@ class _MoverWalk(Walk):
             case cores.SendOp():
                 self._to_cores(op, op.source, 1)
             case cores.RearrangeOp():
-                extents: tuple[int, ...] = decode(op.extents)
+                extents: tuple[int, ...] = op.extents
                 self._spend(op, self._grid.element_cycles * prod(extents))
             case cores.LinesOp():
-                times = merges(op.lanes[int(decode(op.axis))]) if isinstance(op, cores.SortOp) else 1
+                times = merges(op.lanes[op.axis]) if isinstance(op, cores.SortOp) else 1
                 self._spend(op, self._grid.element_cycles * times * prod(op.lanes) * len(op.sources))
             case cores.GenerateOp():
                 bits = cores.queue_type(op.queue).tile_format.bits
-                elements = int(decode(op.count)) * TILE * TILE
+                elements = op.count * TILE * TILE
                 self._spend(op, self._grid.generate_cycles(elements, bits, op.is_one_number))
             case _:
                 pass
@@ -361,7 +360,7 @@ class _MoverWalk(Walk):
     def _to_cores(self, op: cores.MulticastOp | cores.SendOp, queue: SSAValue, others: int) -> None:
         if not others:
             return
-        bytes, issue = int(decode(op.pages)) * _page_bytes(queue), round(self._grid.issue_cycles)
+        bytes, issue = op.pages * _page_bytes(queue), round(self._grid.issue_cycles)
         busy = round(self._grid.occupancy_cycles(CORE_WRITE, bytes))
         self.port = max(self.port, self.time + issue) + busy
         self.time += issue

@@ -14,7 +14,6 @@ from xdsl.ir import Operation, SSAValue
 
 from tilewright import ops
 from tilewright.dialects import cores, tile
-from tilewright.dialects.base import decode
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.layout.catalogue.placements import placement_of
 from tilewright.machines.core_grid import CoreGrid
@@ -59,7 +58,7 @@ def compute_work(op: Operation, grid: CoreGrid) -> ComputeWork | None:
     """The cycles of an operation; None if it takes none, or if they depend on earlier ones."""
     match op:
         case cores.ConfigureOp():
-            cycles = {agent: grid.configure_cycles if AGENTS[op.unit.data] == agent else 0.0 for agent in PARTS}
+            cycles = {agent: grid.configure_cycles if AGENTS[op.unit] == agent else 0.0 for agent in PARTS}
             return ComputeWork(CONFIGURES, 1, cycles[UNPACK], cycles[MATH], cycles[PACK])
         case cores.UntilizeOp():
             count = len(op.slots)
@@ -68,7 +67,7 @@ def compute_work(op: Operation, grid: CoreGrid) -> ComputeWork | None:
             count = len(op.slots)
             return ComputeWork("packs", count, pack=grid.pack_cycles(_page_bytes(op.queue)) * count)
         case cores.MapOp():
-            cost = ops.MOVE if op.fn.data == "fill" else ops.FUNCTIONS[op.fn.data].cost
+            cost = ops.MOVE if op.fn == "fill" else ops.FUNCTIONS[op.fn].cost
             return _vector(cost, cost, op, grid)
         case cores.CastOp():
             return _vector("casts", ops.ALU, op, grid)
@@ -94,7 +93,7 @@ def _matrix(op: Operation, grid: CoreGrid) -> ComputeWork:
         case cores.CopyOp():
             kind, pages, each, moved, queues = "copies", len(op.slots), grid.copy_cycles, len(op.slots), [op.queue]
         case cores.BinaryOp():
-            multiplies = op.fn.data == "multiply"
+            multiplies = op.fn == "multiply"
             kind = "products of elements" if multiplies else "sums and differences"
             each = grid.multiply_cycles if multiplies else grid.matrix_cycles
             pages, moved, queues = len(op.slots), 2 * len(op.slots), [op.left, op.right]
@@ -104,7 +103,7 @@ def _matrix(op: Operation, grid: CoreGrid) -> ComputeWork:
             # A page of one operand stays while those of the other that it meets come by.
             moved, queues = depth * (rows * columns + min(rows, columns)), [op.left, op.right]
         case cores.ReduceOp():
-            pages = int(decode(op.pages))
+            pages = op.pages
             kind, each, moved, queues = "reductions", grid.reduce_cycles, pages + 1, [op.queue, op.scaler]
         case _:
             raise TypeError(op.name)
@@ -123,7 +122,7 @@ def pages_inside(op: cores.PagesOp, symbols: Sequence[int]) -> list[int]:
     """Which of the pages that an operation names the array has."""
     inside, page = np.ones(prod(op.shape), bool), np.zeros(prod(op.shape), np.int64)
     grid = cores.page_grid(tile.ref_type(op.array).shape)
-    for coordinate, size in zip(evaluate_map(op.map.data, op.shape, symbols), grid, strict=True):
+    for coordinate, size in zip(evaluate_map(op.map, op.shape, symbols), grid, strict=True):
         flat = coordinate.reshape(-1)
         inside &= (flat >= 0) & (flat < size)
         page = page * size + flat
@@ -140,7 +139,7 @@ def elements_beyond(op: cores.PadOp, symbols: Sequence[int]) -> int:
     """How many elements of the pages that an operation names are outside of the array."""
     shape = tile.ref_type(op.array).shape
     sizes = (*(1,) * (2 - len(shape)), *shape)
-    coordinates = [each.reshape(-1) for each in evaluate_map(op.map.data, op.shape, symbols)]
+    coordinates = [each.reshape(-1) for each in evaluate_map(op.map, op.shape, symbols)]
     valid = np.ones(prod(op.shape), np.int64)
     for coordinate, size in zip(coordinates[:-2], sizes[:-2], strict=True):
         valid *= (coordinate >= 0) & (coordinate < size)
@@ -164,7 +163,7 @@ def element_runs(op: cores.ElementsOp, symbols: Sequence[int]) -> ElementRuns:
     """The runs of elements that an operation moves; coordinates that are in queues count as 0."""
     shape = tile.ref_type(op.array).shape
     given = [*symbols, *(0 for _ in op.indices)]
-    coordinates = [each.reshape(-1) for each in evaluate_map(op.map.data, op.lanes, given)]
+    coordinates = [each.reshape(-1) for each in evaluate_map(op.map, op.lanes, given)]
     inside = np.ones(prod(op.lanes), bool)
     for coordinate, size in zip(coordinates, shape, strict=True):
         inside &= (coordinate >= 0) & (coordinate < size)

@@ -48,9 +48,9 @@ def _op_work(op: Operation, machine: Machine) -> Work:
     if isinstance(op, scheduled.ParallelOp):
         return block_work(op.body.block, machine).times(math.prod(op.shape))
     if isinstance(op, tile.ForOp):
-        return block_work(op.body.block, machine).times(int(op.trips.value.data))
+        return block_work(op.body.block, machine).times(op.trips)
     if isinstance(op, tile.IfOp):
-        if op.likely is not None:
+        if op.likely:
             return block_work(op.then.block, machine)
         return block_work(op.then.block, machine) + block_work(op.otherwise.block, machine)
     if isinstance(op, scheduled.DotOp):
@@ -83,7 +83,7 @@ def _tile_work(op: Operation, machine: Machine) -> Work:
         return Work(vectors * machine.cycles["move"] / machine.clock_hertz, moved, 0.0)
     if isinstance(op, tile.MapOp | tile.ReduceOp):
         type = array_type(op.operands[-1])
-        function = ops.FUNCTIONS[op.fn.data]
+        function = ops.FUNCTIONS[op.fn]
         scale = 1.5 if type.dtype == dtypes.f64 else 1.0
         cycles = machine.cycles[function.cost] * scale
         return Work(type.size / machine.lanes(type.dtype) * cycles / machine.clock_hertz, 0.0, float(type.size))
@@ -107,7 +107,7 @@ def _ordered_cycles(op: tile.TileOp, type: ArrayType, machine: Machine) -> float
         ends = lines if axis == type.rank - 1 else lines / lanes
         return type.size / lanes * 2 * step + ends * math.log2(lanes) * step
     if isinstance(op, tile.TopKOp):
-        kept = min(length, 2 * max(lanes * lanes, int(op.k.value.data)))
+        kept = min(length, 2 * max(lanes * lanes, op.k))
         return type.size / lanes * 2 * step + lines * _network_cycles(kept, lanes / 2, step)
     return lines * _network_cycles(length, lanes / 2, step)
 

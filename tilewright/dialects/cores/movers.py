@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from xdsl.dialects.builtin import (
-    AffineMapAttr,
-    ArrayAttr,
-    BoolAttr,
-    DenseArrayBase,
-    FloatAttr,
     IndexType,
-    IntegerAttr,
-    StringAttr,
 )
-from xdsl.ir.affine import AffineConstantExpr
+from xdsl.ir import SSAValue
+from xdsl.ir.affine import AffineConstantExpr, AffineMap
 from xdsl.irdl import (
     AttrSizedOperandSegments,
-    irdl_op_definition,
-    operand_def,
-    opt_prop_def,
-    prop_def,
-    var_operand_def,
 )
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.dialects import tile
-from tilewright.dialects.base import decode
 from tilewright.dialects.cores.structure import (
     READ,
     WRITE,
@@ -37,22 +26,23 @@ from tilewright.dialects.cores.structure import (
     queue_type,
     verify_map,
 )
+from tilewright.dialects.fields import attribute, operand, operands, operation
 
 
 class PagesOp(MoverOp):
     """For each point of `extents`: the page of the array at `map`, and the page `at` of the queue. Pages that the array
     does not have are left out."""
 
-    array = operand_def(tile.RefType)
-    queue = operand_def(QueueType)
-    symbols = var_operand_def(IndexType)
-    extents = prop_def(DenseArrayBase)
-    map = prop_def(AffineMapAttr)
-    at = prop_def(AffineMapAttr)
+    array: SSAValue = operand(tile.RefType)
+    queue: SSAValue = operand(QueueType)
+    symbols: Sequence[SSAValue] = operands(IndexType, default=())
+    extents: tuple[int, ...] = attribute()
+    map: AffineMap = attribute()
+    at: AffineMap = attribute()
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return decode(self.extents)
+        return self.extents
 
     def verify_(self) -> None:
         rank = len(self.shape)
@@ -64,16 +54,16 @@ class PagesOp(MoverOp):
             )
 
 
-@irdl_op_definition
+@operation
 class FetchOp(PagesOp):
     """Pages of an array are read to reserved pages of a queue: they have come after a `barrier` of reads. Pages that
     the array does not have become zeros with `zeros`, else they are undefined."""
 
     name = "cores.fetch"
-    zeros = opt_prop_def(BoolAttr)
+    zeros: bool = attribute(default=False)
 
 
-@irdl_op_definition
+@operation
 class PutOp(PagesOp):
     """Pages that were waited for are written to an array: they have been read after a `barrier` of writes."""
 
@@ -89,18 +79,18 @@ class RowsOp(PagesOp):
         super().verify_()
         symbols = [0] * len(self.symbols)
         points = [[*(0 for _ in self.shape[:-1]), place] for place in range(self.shape[-1])]
-        sources = [self.map.data.eval(point, symbols) for point in points]
-        places = [self.at.data.eval(point, symbols)[0] for point in points]
+        sources = [self.map.eval(point, symbols) for point in points]
+        places = [self.at.eval(point, symbols)[0] for point in points]
         follow = all(each == [*sources[0][:-1], sources[0][-1] + i] for i, each in enumerate(map(list, sources)))
         if prod(self.shape[:-1]) != 1 or not follow or places != [*range(places[0], places[0] + len(places))]:
-            raise VerifyException(f"{self.name}: pages {self.map.data} to {self.at.data} are not side by side")
+            raise VerifyException(f"{self.name}: pages {self.map} to {self.at} are not side by side")
         if queue_type(self.queue).tile_format.exponent_bytes:
             raise VerifyException(
                 f"{self.name}: numbers of {queue_type(self.queue).format.data} are not stored by rows"
             )
 
 
-@irdl_op_definition
+@operation
 class FetchRowsOp(RowsOp):
     """32 rows are read to reserved pages of a queue: they have come after a `barrier` of reads. Elements outside of the
     array are undefined there."""
@@ -108,7 +98,7 @@ class FetchRowsOp(RowsOp):
     name = "cores.fetch_rows"
 
 
-@irdl_op_definition
+@operation
 class PutRowsOp(RowsOp):
     """32 rows in pages that were waited for are written to an array: they have been read after a `barrier` of
     writes."""
@@ -123,23 +113,23 @@ class ElementsOp(MoverOp):
     the map are, lane by lane, the numbers in `indices`: queues with a tile of the same shape and positions, of which
     pages were waited for."""
 
-    array = operand_def(tile.RefType)
-    queue = operand_def(QueueType)
-    symbols = var_operand_def(IndexType)
-    indices = var_operand_def(QueueType)
-    shape = prop_def(DenseArrayBase)
-    rows = prop_def(IntegerAttr)
-    columns = prop_def(IntegerAttr)
-    map = prop_def(AffineMapAttr)
-    at = prop_def(AffineMapAttr)
+    array: SSAValue = operand(tile.RefType)
+    queue: SSAValue = operand(QueueType)
+    symbols: Sequence[SSAValue] = operands(IndexType, default=())
+    indices: Sequence[SSAValue] = operands(QueueType, default=())
+    shape: tuple[int, ...] = attribute()
+    rows: int = attribute()
+    columns: int = attribute()
+    map: AffineMap = attribute()
+    at: AffineMap = attribute()
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
 
     @property
     def lanes(self) -> tuple[int, ...]:
-        return decode(self.shape)
+        return self.shape
 
     def verify_(self) -> None:
-        map, ref = self.map.data, tile.ref_type(self.array)
+        map, ref = self.map, tile.ref_type(self.array)
         symbols = len(self.symbols) + len(self.indices)
         if (map.num_dims, map.num_symbols, len(map.results)) != (len(self.lanes), symbols, len(ref.shape)):
             raise VerifyException(f"{self.name}: {map} does not map a tile of {self.lanes} to {ref.shape}")
@@ -148,16 +138,16 @@ class ElementsOp(MoverOp):
             raise VerifyException(f"{self.name}: the array is stored by rows")
 
 
-@irdl_op_definition
+@operation
 class GatherOp(ElementsOp):
     """Elements of an array are copied to reserved pages of a queue, and are there when the operation is done; lanes
     outside of the array, and what the pages hold beyond the tile, become `fill`, or are undefined without it."""
 
     name = "cores.gather"
-    fill = opt_prop_def(FloatAttr | IntegerAttr)
+    fill: float | int | None = attribute(default=None)
 
 
-@irdl_op_definition
+@operation
 class ScatterOp(ElementsOp):
     """Elements of pages that were waited for are written to an array, where they are inside of it: they have been read
     after a `barrier` of writes."""
@@ -165,7 +155,7 @@ class ScatterOp(ElementsOp):
     name = "cores.scatter"
 
 
-@irdl_op_definition
+@operation
 class RearrangeOp(MoverOp):
     """For each point of `extents`: the element of a tile in pages that were waited for, at `source_map`, is copied to
     its position in a tile in reserved pages, at `map`; it is there when the operation is done. `shape`, `rows` and
@@ -173,22 +163,22 @@ class RearrangeOp(MoverOp):
     source's are."""
 
     name = "cores.rearrange"
-    source = operand_def(QueueType)
-    queue = operand_def(QueueType)
-    extents = prop_def(DenseArrayBase)
-    source_map = prop_def(AffineMapAttr)
-    source_shape = prop_def(DenseArrayBase)
-    source_rows = prop_def(IntegerAttr)
-    source_columns = prop_def(IntegerAttr)
-    map = prop_def(AffineMapAttr)
-    shape = prop_def(DenseArrayBase)
-    rows = prop_def(IntegerAttr)
-    columns = prop_def(IntegerAttr)
+    source: SSAValue = operand(QueueType)
+    queue: SSAValue = operand(QueueType)
+    extents: tuple[int, ...] = attribute()
+    source_map: AffineMap = attribute()
+    source_shape: tuple[int, ...] = attribute()
+    source_rows: int = attribute()
+    source_columns: int = attribute()
+    map: AffineMap = attribute()
+    shape: tuple[int, ...] = attribute()
+    rows: int = attribute()
+    columns: int = attribute()
 
     def verify_(self) -> None:
-        rank = len(decode(self.extents))
-        verify_map(self, "the place", self.map, rank, len(decode(self.shape)))
-        verify_map(self, "the source's place", self.source_map, rank, len(decode(self.source_shape)))
+        rank = len(self.extents)
+        verify_map(self, "the place", self.map, rank, len(self.shape))
+        verify_map(self, "the source's place", self.source_map, rank, len(self.source_shape))
         if queue_type(self.source).format != queue_type(self.queue).format:
             raise VerifyException("cores.rearrange: between queues of two formats")
 
@@ -198,35 +188,35 @@ class LinesOp(MoverOp):
     when the operation is done. `shape`, `rows` and `columns` state where the elements of a tile are in pages, as those
     of `gather` do, for all of them alike. `scratch` are queues that only the operation uses."""
 
-    sources = var_operand_def(QueueType)
-    queues = var_operand_def(QueueType)
-    scratch = var_operand_def(QueueType)
-    axis = prop_def(IntegerAttr)
-    shape = prop_def(DenseArrayBase)
-    rows = prop_def(IntegerAttr)
-    columns = prop_def(IntegerAttr)
+    sources: Sequence[SSAValue] = operands(QueueType, default=())
+    queues: Sequence[SSAValue] = operands(QueueType, default=())
+    scratch: Sequence[SSAValue] = operands(QueueType, default=())
+    axis: int = attribute()
+    shape: tuple[int, ...] = attribute()
+    rows: int = attribute()
+    columns: int = attribute()
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
 
     @property
     def lanes(self) -> tuple[int, ...]:
-        return decode(self.shape)
+        return self.shape
 
     def verify_(self) -> None:
-        if not 0 <= int(self.axis.value.data) < len(self.lanes):
-            raise VerifyException(f"{self.name}: no axis {self.axis.value.data} in {self.lanes}")
+        if not 0 <= self.axis < len(self.lanes):
+            raise VerifyException(f"{self.name}: no axis {self.axis} in {self.lanes}")
         if [queue_type(q).format for q in self.sources] != [queue_type(q).format for q in self.queues]:
             raise VerifyException(f"{self.name}: between queues of different formats")
 
 
-@irdl_op_definition
+@operation
 class ScanOp(LinesOp):
     """Each element is combined with all before it in its line by `fn` (add, multiply, maximum, minimum, of integers
     bitwise_and, bitwise_or, bitwise_xor), in f32 or i32, and rounded when it is stored; with `reverse`, with all after
     it."""
 
     name = "cores.scan"
-    fn = prop_def(StringAttr)
-    reverse = prop_def(BoolAttr)
+    fn: str = attribute()
+    reverse: bool = attribute()
 
     def verify_(self) -> None:
         super().verify_()
@@ -234,13 +224,13 @@ class ScanOp(LinesOp):
             raise VerifyException("cores.scan: one tile is scanned, in place")
 
 
-@irdl_op_definition
+@operation
 class SortOp(LinesOp):
     """The lines of the first tile in order, those that are equal as they came, and NaNs after all numbers; elements of
     the others go where those of the first one went. There is room for as many pages in each queue of `scratch`."""
 
     name = "cores.sort"
-    descending = prop_def(BoolAttr)
+    descending: bool = attribute()
 
     def verify_(self) -> None:
         super().verify_()
@@ -248,38 +238,38 @@ class SortOp(LinesOp):
             raise VerifyException("cores.sort: other formats to sort in")
 
 
-@irdl_op_definition
+@operation
 class MulticastOp(MoverOp):
     """`pages` pages from page `at` on, reserved by the core and by all others, are written to the same position of all
     other cores of `rectangle(symbols)` = (first row, first column, last row, last column), some time later; they have
     been read after a `barrier` of writes."""
 
     name = "cores.multicast"
-    queue = operand_def(QueueType)
-    symbols = var_operand_def(IndexType)
-    at = prop_def(AffineMapAttr)
-    pages = prop_def(IntegerAttr)
-    rectangle = prop_def(AffineMapAttr)
+    queue: SSAValue = operand(QueueType)
+    symbols: Sequence[SSAValue] = operands(IndexType, default=())
+    at: AffineMap = attribute()
+    pages: int = attribute()
+    rectangle: AffineMap = attribute()
 
     def verify_(self) -> None:
         verify_map(self, "the place", self.at, 0, 1)
         verify_map(self, "the rectangle", self.rectangle, 0, 4)
 
 
-@irdl_op_definition
+@operation
 class SendOp(MoverOp):
     """`pages` pages that were waited for, from page `at` of `source` on, are written to page `to` and those after it of
     the queue `destination` of core `core(symbols)`, which it reserved; counted from the sender's own back of that
     queue. They have been read after a `barrier` of writes."""
 
     name = "cores.send"
-    source = operand_def(QueueType)
-    destination = operand_def(QueueType)
-    symbols = var_operand_def(IndexType)
-    at = prop_def(AffineMapAttr)
-    to = prop_def(AffineMapAttr)
-    pages = prop_def(IntegerAttr)
-    core = prop_def(AffineMapAttr)
+    source: SSAValue = operand(QueueType)
+    destination: SSAValue = operand(QueueType)
+    symbols: Sequence[SSAValue] = operands(IndexType, default=())
+    at: AffineMap = attribute()
+    to: AffineMap = attribute()
+    pages: int = attribute()
+    core: AffineMap = attribute()
 
     def verify_(self) -> None:
         verify_map(self, "the place", self.at, 0, 1)
@@ -289,7 +279,7 @@ class SendOp(MoverOp):
             raise VerifyException("cores.send: between queues of two formats")
 
 
-@irdl_op_definition
+@operation
 class PadOp(PagesOp):
     """Elements of pages that were fetched, and have come, and are outside of the array become `fill`: for each point of
     `extents`, those of the page `at` that has in it what would be the page of the array at `map`. With `only`, which is
@@ -298,55 +288,55 @@ class PadOp(PagesOp):
     elements, and does nothing for pages that are inside."""
 
     name = "cores.pad"
-    fill = prop_def(FloatAttr | IntegerAttr)
-    only = opt_prop_def(StringAttr)
+    fill: float | int = attribute()
+    only: str | None = attribute(default=None)
 
     @property
     def sides(self) -> tuple[bool, bool]:
         """Whether rows below, and columns to the right of the array are filled."""
-        only = "" if self.only is None else self.only.data
+        only = "" if self.only is None else self.only
         return only not in ("columns", "pages"), only not in ("rows", "pages")
 
     def verify_(self) -> None:
         super().verify_()
-        if self.only is not None and self.only.data not in ("rows", "columns", "pages"):
-            raise VerifyException(f"cores.pad: only `{self.only.data}`, which is not `rows`, `columns` or `pages`")
+        if self.only is not None and self.only not in ("rows", "columns", "pages"):
+            raise VerifyException(f"cores.pad: only `{self.only}`, which is not `rows`, `columns` or `pages`")
 
 
-@irdl_op_definition
+@operation
 class BarrierOp(MoverOp):
     """Wait until the reads that the thread issued are complete (`read`), or its writes (`write`)."""
 
     name = "cores.barrier"
-    of = prop_def(StringAttr)
+    of: str = attribute()
 
     def verify_(self) -> None:
-        if self.of.data not in (READ, WRITE):
-            raise VerifyException(f"cores.barrier: of `{self.of.data}`, not of reads or writes")
+        if self.of not in (READ, WRITE):
+            raise VerifyException(f"cores.barrier: of `{self.of}`, not of reads or writes")
 
 
-@irdl_op_definition
+@operation
 class GenerateOp(MoverOp):
     """Numbers are stored to `count` reserved pages: at (row `d0`, column `d1`) of page `d2` what `map` gives, or with
     `choice` = (limit, below, otherwise) one of two numbers, by whether it is below the limit. With `face_rows` only the
     first row of each face is stored and all else is 0, which is the form of a scaler of `reduce`."""
 
     name = "cores.generate"
-    queue = operand_def(QueueType)
-    symbols = var_operand_def(IndexType)
-    map = prop_def(AffineMapAttr)
-    count = prop_def(IntegerAttr)
-    choice = opt_prop_def(ArrayAttr[FloatAttr])
-    face_rows = opt_prop_def(BoolAttr)
+    queue: SSAValue = operand(QueueType)
+    symbols: Sequence[SSAValue] = operands(IndexType, default=())
+    map: AffineMap = attribute()
+    count: int = attribute()
+    choice: tuple[float, ...] | None = attribute(default=None)
+    face_rows: bool = attribute(default=False)
 
     @property
     def is_one_number(self) -> bool:
         """Whether all that is stored is one number, and 0: a mover fills pages with it in words."""
-        return self.choice is None and isinstance(self.map.data.results[0], AffineConstantExpr)
+        return self.choice is None and isinstance(self.map.results[0], AffineConstantExpr)
 
     def verify_(self) -> None:
         verify_map(self, "the number", self.map, 3, 1)
-        if self.choice is not None and len(self.choice.data) != 3:
+        if self.choice is not None and len(self.choice) != 3:
             raise VerifyException("cores.generate: a choice is a limit and two numbers")
 
 

@@ -6,25 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from xdsl.dialects.builtin import (
-    AffineMapAttr,
-    BoolAttr,
-    DenseArrayBase,
     IndexType,
     IntegerAttr,
     StringAttr,
 )
 from xdsl.ir import Attribute, Block, Operation, ParametrizedAttribute, Region, SSAValue, TypeAttribute
+from xdsl.ir.affine import AffineMap
 from xdsl.irdl import (
     irdl_attr_definition,
-    irdl_op_definition,
-    operand_def,
-    opt_prop_def,
     param_def,
-    prop_def,
-    region_def,
-    result_def,
     traits_def,
-    var_operand_def,
 )
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
@@ -32,7 +23,8 @@ from xdsl.traits import IsTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.dialects import tile
-from tilewright.dialects.base import PlainOp, decode
+from tilewright.dialects.base import PlainOp
+from tilewright.dialects.fields import Result, attribute, operand, operands, operation, region, result
 from tilewright.layout.catalogue.device_tiles import FORMATS, TILE, TileFormat
 from tilewright.layout.catalogue.placements import ROW_MAJOR
 from tilewright.machines.core_grid import CoreGrid
@@ -125,7 +117,7 @@ def same_pages(before: Sequence[int], after: Sequence[int]) -> bool:
 # ---- structure ------------------------------------------------------------------------------------------------------
 
 
-@irdl_op_definition
+@operation
 class EndOp(PlainOp):
     """Ends a region without results."""
 
@@ -133,21 +125,21 @@ class EndOp(PlainOp):
     traits = traits_def(IsTerminator())
 
 
-@irdl_op_definition
+@operation
 class ProgramOp(PlainOp):
     """Every core of a rectangle of `cores` (rows, columns) runs all threads; the arguments are its row and column. It
     ends when all threads of all cores have. Tile registers have 32 bits where they are `wide`, else 16. From
     `arrays_begin_bytes` of each core's memory on, where that is declared, there are arrays: queues are below."""
 
     name = "cores.program"
-    cores = prop_def(DenseArrayBase)
-    wide = opt_prop_def(BoolAttr)
-    arrays_begin_bytes = opt_prop_def(IntegerAttr)
-    body = region_def("single_block")
+    cores: tuple[int, ...] = attribute()
+    wide: bool = attribute(default=False)
+    arrays_begin_bytes: int | None = attribute(default=None)
+    body: Region = region()
 
     @property
     def shape(self) -> tuple[int, int]:
-        rows, columns = decode(self.cores)
+        rows, columns = self.cores
         return rows, columns
 
     @property
@@ -157,7 +149,7 @@ class ProgramOp(PlainOp):
 
     def memory_end_bytes(self, grid: CoreGrid) -> int:
         """The end address of the L1 that queues may take."""
-        return grid.memory_end_bytes if self.arrays_begin_bytes is None else int(decode(self.arrays_begin_bytes))
+        return grid.memory_end_bytes if self.arrays_begin_bytes is None else self.arrays_begin_bytes
 
     @property
     def threads(self) -> list[ThreadOp]:
@@ -172,9 +164,9 @@ class ProgramOp(PlainOp):
         return [op for op in self.body.block.ops if isinstance(op, SemaphoreOp)]
 
     def verify_(self) -> None:
-        if len(decode(self.cores)) != 2 or len(self.body.block.args) != 2 or min(decode(self.cores)) < 1:
+        if len(self.cores) != 2 or len(self.body.block.args) != 2 or min(self.cores) < 1:
             raise VerifyException("cores.program: needs rows and columns of cores, and an index for each")
-        roles = [thread.role.data for thread in self.threads]
+        roles = [thread.role for thread in self.threads]
         if len({*roles}) != len(roles):
             raise VerifyException(f"cores.program: two threads have one role among {roles}")
         for op in self.body.block.ops:
@@ -189,7 +181,7 @@ def _verify_ends(queue: QueueOp) -> None:
     for ends, what in (((ReserveOp, PushOp), "filled"), ((WaitOp, PopOp), "emptied")):
         users = {thread_of(use.operation) for use in queue.result.uses if isinstance(use.operation, ends)}
         if len(users) > 1:
-            roles = " and ".join(sorted(user.role.data for user in users))
+            roles = " and ".join(sorted(user.role for user in users))
             raise VerifyException(f"cores.queue: one queue is {what} by {roles}")
 
 
@@ -203,13 +195,13 @@ def thread_of(op: Operation) -> ThreadOp:
     return parent
 
 
-@irdl_op_definition
+@operation
 class QueueOp(PlainOp):
     """A queue, which is empty. `address_bytes`: where it begins in the memory of each core, once that is planned."""
 
     name = "cores.queue"
-    address_bytes = opt_prop_def(IntegerAttr)
-    result = result_def(QueueType)
+    address_bytes: int | None = attribute(default=None)
+    result: Result = result(QueueType)
 
     def verify_(self) -> None:
         type = queue_type(self.result)
@@ -219,36 +211,36 @@ class QueueOp(PlainOp):
             raise VerifyException("cores.queue: has no page")
 
 
-@irdl_op_definition
+@operation
 class SemaphoreOp(PlainOp):
     """A semaphore with a number in the beginning."""
 
     name = "cores.semaphore"
-    initial = prop_def(IntegerAttr)
-    result = result_def(SemaphoreType)
+    initial: int = attribute()
+    result: Result = result(SemaphoreType)
 
 
-@irdl_op_definition
+@operation
 class ThreadOp(PlainOp):
     """The code of one thread, run on every core. `noc`: the network of a mover, one of two."""
 
     name = "cores.thread"
-    role = prop_def(StringAttr)
-    noc = opt_prop_def(IntegerAttr)
-    body = region_def("single_block")
+    role: str = attribute()
+    noc: int | None = attribute(default=None)
+    body: Region = region()
 
     @property
     def computes(self) -> bool:
-        return self.role.data == COMPUTE
+        return self.role == COMPUTE
 
     def verify_(self) -> None:
-        if self.role.data not in ROLES:
-            raise VerifyException(f"cores.thread: no role `{self.role.data}`, only {', '.join(ROLES)}")
-        if self.computes != (self.noc is None) or (self.noc is not None and self.noc.value.data not in (0, 1)):
-            raise VerifyException(f"cores.thread: a {self.role.data} with the network {self.noc}")
+        if self.role not in ROLES:
+            raise VerifyException(f"cores.thread: no role `{self.role}`, only {', '.join(ROLES)}")
+        if self.computes != (self.noc is None) or (self.noc is not None and self.noc not in (0, 1)):
+            raise VerifyException(f"cores.thread: a {self.role} with the network {self.noc}")
         for op in self.body.walk():
             if isinstance(op, MoverOp if self.computes else ComputeOp):
-                raise VerifyException(f"{op.name}: in the thread `{self.role.data}`")
+                raise VerifyException(f"{op.name}: in the thread `{self.role}`")
 
 
 class CoreOp(PlainOp):
@@ -263,25 +255,25 @@ class ComputeOp(CoreOp):
     """An operation that only the thread that computes runs."""
 
 
-def verify_map(op: PlainOp, what: str, map: AffineMapAttr | None, dims: int, results: int) -> None:
+def verify_map(op: PlainOp, what: str, map: AffineMap | None, dims: int, results: int) -> None:
     if map is None:
         return
     symbols = sum(isinstance(o.type, IndexType) for o in op.operands)
-    if (map.data.num_dims, len(map.data.results)) != (dims, results) or map.data.num_symbols != symbols:
+    if (map.num_dims, len(map.results)) != (dims, results) or map.num_symbols != symbols:
         raise VerifyException(
-            f"{op.name}: {what} {map.data} is not from {dims} dims and {symbols} symbols to {results} numbers"
+            f"{op.name}: {what} {map} is not from {dims} dims and {symbols} symbols to {results} numbers"
         )
 
 
-@irdl_op_definition
+@operation
 class IfOp(CoreOp):
     """Run `then` where `map(symbols)` is 0, else `otherwise`."""
 
     name = "cores.if"
-    symbols = var_operand_def(IndexType)
-    map = prop_def(AffineMapAttr)
-    then = region_def("single_block")
-    otherwise = region_def("single_block")
+    symbols: Sequence[SSAValue] = operands(IndexType, default=())
+    map: AffineMap = attribute()
+    then: Region = region()
+    otherwise: Region = region()
 
     def verify_(self) -> None:
         verify_map(self, "the condition", self.map, 0, 1)
@@ -293,89 +285,89 @@ class IfOp(CoreOp):
 class QueueStepOp(CoreOp):
     """A step of `pages` pages at one end of a queue."""
 
-    queue = operand_def(QueueType)
-    pages = prop_def(IntegerAttr)
+    queue: SSAValue = operand(QueueType)
+    pages: int = attribute()
 
     @property
     def count(self) -> int:
-        return int(self.pages.value.data)
+        return self.pages
 
     def verify_(self) -> None:
         if not 1 <= self.count <= queue_type(self.queue).pages:
             raise VerifyException(f"{self.name}: {self.count} pages of a queue of {queue_type(self.queue).pages}")
 
 
-@irdl_op_definition
+@operation
 class ReserveOp(QueueStepOp):
     """Continue when so many pages at the back are free."""
 
     name = "cores.reserve"
 
 
-@irdl_op_definition
+@operation
 class PushOp(QueueStepOp):
     """The next pages at the back, which were reserved, are full."""
 
     name = "cores.push"
 
 
-@irdl_op_definition
+@operation
 class WaitOp(QueueStepOp):
     """Continue when so many pages at the front are full."""
 
     name = "cores.wait"
 
 
-@irdl_op_definition
+@operation
 class PopOp(QueueStepOp):
     """The next pages at the front, which were waited for, are free."""
 
     name = "cores.pop"
 
 
-@irdl_op_definition
+@operation
 class SemaphoreSetOp(MoverOp):
     """The core's own number becomes `value`."""
 
     name = "cores.semaphore_set"
-    semaphore = operand_def(SemaphoreType)
-    value = prop_def(IntegerAttr)
+    semaphore: SSAValue = operand(SemaphoreType)
+    value: int = attribute()
 
 
-@irdl_op_definition
+@operation
 class SemaphoreIncrementOp(MoverOp):
     """`value` is added to the number of core `core(symbols)`, some time later, after what the thread wrote before."""
 
     name = "cores.semaphore_increment"
-    semaphore = operand_def(SemaphoreType)
-    symbols = var_operand_def(IndexType)
-    core = prop_def(AffineMapAttr)
-    value = prop_def(IntegerAttr)
+    semaphore: SSAValue = operand(SemaphoreType)
+    symbols: Sequence[SSAValue] = operands(IndexType, default=())
+    core: AffineMap = attribute()
+    value: int = attribute()
 
     def verify_(self) -> None:
         verify_map(self, "the core", self.core, 0, 2)
 
 
-@irdl_op_definition
+@operation
 class SemaphoreWaitOp(MoverOp):
     """Continue when the core's own number is `value`, exactly, or with `at_least` that or more."""
 
     name = "cores.semaphore_wait"
-    semaphore = operand_def(SemaphoreType)
-    value = prop_def(IntegerAttr)
-    at_least = opt_prop_def(BoolAttr)
+    semaphore: SSAValue = operand(SemaphoreType)
+    value: int = attribute()
+    at_least: bool = attribute(default=False)
 
 
-@irdl_op_definition
+@operation
 class SemaphoreMulticastOp(MoverOp):
     """The core's own number is written to that of all other cores of `rectangle(symbols)` = (first row, first column,
     last row, last column), some time later, after what the thread multicast before. The number is read when it is
     sent."""
 
     name = "cores.semaphore_multicast"
-    semaphore = operand_def(SemaphoreType)
-    symbols = var_operand_def(IndexType)
-    rectangle = prop_def(AffineMapAttr)
+    semaphore: SSAValue = operand(SemaphoreType)
+    symbols: Sequence[SSAValue] = operands(IndexType, default=())
+    rectangle: AffineMap = attribute()
 
     def verify_(self) -> None:
         verify_map(self, "the rectangle", self.rectangle, 0, 4)

@@ -31,27 +31,21 @@ data between the lanes of a warp, and what moves between warps is stored in a bu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 
-from xdsl.dialects.builtin import AffineMapAttr, BoolAttr, DenseArrayBase, IndexType, IntegerAttr, StringAttr
-from xdsl.ir import Dialect, SSAValue
-from xdsl.irdl import (
-    irdl_op_definition,
-    operand_def,
-    opt_prop_def,
-    prop_def,
-    region_def,
-    result_def,
-    traits_def,
-    var_operand_def,
-)
+from xdsl.dialects.builtin import IndexType
+from xdsl.ir import Dialect, Region, SSAValue
+from xdsl.ir.affine import AffineMap
+from xdsl.irdl import traits_def
 from xdsl.traits import IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright import dtypes
 from tilewright.dialects import tile
-from tilewright.dialects.base import PlainOp, array_type, decode, dtype_of
+from tilewright.dialects.base import PlainOp, array_type, dtype_of
+from tilewright.dialects.fields import Result, attribute, operand, operands, operation, region, result
 from tilewright.dialects.scheduled import asynchronous, tensor_memory, tile_order
 from tilewright.layout import Layout, row_major
 from tilewright.layout.axes import Kind, kind_of
@@ -72,20 +66,20 @@ def _parsed(layout: str) -> Layout:
     return Layout.parse(layout)
 
 
-@irdl_op_definition
+@operation
 class AllocOp(PlainOp):
     """A buffer with undefined contents. `offset_bytes` is its address in the space once buffers are planned. With
     `stages` it is a ring of so many tiles, of which `scheduled.stage` gives one; its type is that of each."""
 
     name = "scheduled.alloc"
-    offset_bytes = opt_prop_def(IntegerAttr)
-    stages = opt_prop_def(IntegerAttr)
-    result = result_def(tile.RefType)
+    offset_bytes: int | None = attribute(default=None)
+    stages: int | None = attribute(default=None)
+    result: Result = result(tile.RefType)
 
     @property
     def count(self) -> int:
         """How many tiles there are."""
-        return 1 if self.stages is None else int(self.stages.value.data)
+        return 1 if self.stages is None else self.stages
 
     @property
     def tile_bytes(self) -> int:
@@ -119,19 +113,19 @@ class AllocOp(PlainOp):
             raise VerifyException("scheduled.alloc: a ring is used otherwise than by scheduled.stage")
 
 
-@irdl_op_definition
+@operation
 class StageOp(PlainOp):
     """The tile of a ring that is number `map(symbols)`."""
 
     name = "scheduled.stage"
-    ring = operand_def(tile.RefType)
-    symbols = var_operand_def(IndexType)
-    map = prop_def(AffineMapAttr)
-    result = result_def(tile.RefType)
+    ring: SSAValue = operand(tile.RefType)
+    symbols: Sequence[SSAValue] = operands(IndexType, default=())
+    map: AffineMap = attribute()
+    result: Result = result(tile.RefType)
     traits = traits_def(Pure())
 
     def verify_(self) -> None:
-        map = self.map.data
+        map = self.map
         if map.num_dims or map.num_symbols != len(self.symbols) or len(map.results) != 1:
             raise VerifyException(f"scheduled.stage: {map} does not give one number of {len(self.symbols)} symbols")
         if not isinstance(self.ring.owner, AllocOp) or self.ring.owner.stages is None:
@@ -140,7 +134,7 @@ class StageOp(PlainOp):
             raise VerifyException("scheduled.stage: the type is not that of the ring")
 
 
-@irdl_op_definition
+@operation
 class CopyOp(PlainOp):
     """`destination[d] = source[map(d, symbols)]`, zero outside of the source, some time before a wait that covers the
     group of the copy: until then the destination is undefined, and its threads continue. `layout` states which thread
@@ -148,16 +142,16 @@ class CopyOp(PlainOp):
     visible to asynchronous operations after a `fence`."""
 
     name = "scheduled.copy"
-    source = operand_def(tile.RefType)
-    destination = operand_def(tile.RefType)
-    symbols = var_operand_def(IndexType)
-    map = prop_def(AffineMapAttr)
-    layout = prop_def(StringAttr)
-    trip = opt_prop_def(AffineMapAttr)
-    trips = opt_prop_def(IntegerAttr)
+    source: SSAValue = operand(tile.RefType)
+    destination: SSAValue = operand(tile.RefType)
+    symbols: Sequence[SSAValue] = operands(IndexType, default=())
+    map: AffineMap = attribute()
+    layout: str = attribute()
+    trip: AffineMap | None = attribute(default=None)
+    trips: int | None = attribute(default=None)
 
     def verify_(self) -> None:
-        source, target, map = tile.ref_type(self.source), tile.ref_type(self.destination), self.map.data
+        source, target, map = tile.ref_type(self.source), tile.ref_type(self.destination), self.map
         if (map.num_dims, map.num_symbols, len(map.results)) != (
             len(target.shape),
             len(self.symbols),
@@ -170,53 +164,53 @@ class CopyOp(PlainOp):
             raise VerifyException(f"scheduled.copy: from an array of {source.dtype} to a buffer of {target.dtype}")
         if target.space.data != BLOCK:
             raise VerifyException(f"scheduled.copy: to the space {target.space.data}, not to that of a block")
-        if Layout.parse(self.layout.data).static_shape != target.shape:
+        if Layout.parse(self.layout).static_shape != target.shape:
             raise VerifyException(f"scheduled.copy: the layout does not deal a tile of {target.shape}")
         if (self.trip is None) != (self.trips is None):
             raise VerifyException("scheduled.copy: a trip without trips, or vice versa")
-        if self.trip is not None and (self.trip.data.num_dims, self.trip.data.num_symbols) != (0, len(self.symbols)):
-            raise VerifyException(f"scheduled.copy: {self.trip.data} does not give a trip")
+        if self.trip is not None and (self.trip.num_dims, self.trip.num_symbols) != (0, len(self.symbols)):
+            raise VerifyException(f"scheduled.copy: {self.trip} does not give a trip")
 
 
-@irdl_op_definition
+@operation
 class CommitOp(PlainOp):
     """The copies that were begun since the last commit are a group, which may be empty."""
 
     name = "scheduled.commit"
 
 
-@irdl_op_definition
+@operation
 class WaitOp(PlainOp):
     """All groups but the newest `pending` have arrived, for the thread that began them: what other threads copied is
     seen after a barrier."""
 
     name = "scheduled.wait"
-    pending = prop_def(IntegerAttr)
+    pending: int = attribute()
 
     def verify_(self) -> None:
-        if self.pending.value.data < 0:
+        if self.pending < 0:
             raise VerifyException("scheduled.wait: fewer than no groups are pending")
 
 
 # ---- roles ----------------------------------------------------------------------------------------------------------
 
 
-@irdl_op_definition
+@operation
 class RoleOp(PlainOp):
     """Run the body by `warps` warps of their own, while the block's other warps continue with what follows. Buffers and
     indices from before it are seen in it; the block ends when all have ended. The last `leaving` of the warps only set
     their registers, and end."""
 
     name = "scheduled.role"
-    role = prop_def(StringAttr)
-    warps = prop_def(IntegerAttr)
-    leaving = opt_prop_def(IntegerAttr)
-    body = region_def("single_block")
+    role: str = attribute()
+    warps: int = attribute()
+    leaving: int | None = attribute(default=None)
+    body: Region = region()
 
     @property
     def working(self) -> int:
         """How many warps run all of the body."""
-        return int(self.warps.value.data) - (0 if self.leaving is None else int(self.leaving.value.data))
+        return self.warps - (0 if self.leaving is None else self.leaving)
 
     def verify_(self) -> None:
         if self.working < 1 or self.body.block.args:
@@ -225,16 +219,16 @@ class RoleOp(PlainOp):
             raise VerifyException("scheduled.role: not directly in a region of blocks")
 
 
-@irdl_op_definition
+@operation
 class SetRegistersOp(PlainOp):
     """Each thread of the warps that come here has `count` registers from now on. More wait until others of the block
     have given back as many. All warps of a warpgroup come here. PTX ISA, setmaxnreg."""
 
     name = "scheduled.set_registers"
-    count = prop_def(IntegerAttr)
+    count: int = attribute()
 
     def verify_(self) -> None:
-        count = self.count.value.data
+        count = self.count
         if not 24 <= count <= 256 or count % 8:
             raise VerifyException(f"scheduled.set_registers: {count} registers, not 24 to 256 in steps of 8")
         parent = self.parent_op()
@@ -243,11 +237,11 @@ class SetRegistersOp(PlainOp):
         if not isinstance(region, ParallelOp) or region.registers is None:
             raise VerifyException("scheduled.set_registers: not in a region whose threads begin with some number")
         warps = role.warps if role is not None else region.warps
-        if warps is None or warps.value.data % 4:
+        if warps is None or warps % 4:
             raise VerifyException("scheduled.set_registers: by warps that are no whole warpgroups")
 
 
-@irdl_op_definition
+@operation
 class ParallelOp(PlainOp):
     """Run the body for each point of `extents` (its arguments), `grain` consecutive points at a time on one thread.
     With `in_order`, the nests of a point that load an array which the region stores too come after those of the point
@@ -258,42 +252,42 @@ class ParallelOp(PlainOp):
     more. No block ends before all has come that others do to its memory."""
 
     name = "scheduled.parallel"
-    extents = prop_def(DenseArrayBase)
-    grain = prop_def(IntegerAttr)
-    in_order = opt_prop_def(BoolAttr)
-    warps = opt_prop_def(IntegerAttr)
-    registers = opt_prop_def(IntegerAttr)
-    cluster = opt_prop_def(IntegerAttr)
-    body = region_def("single_block")
+    extents: tuple[int, ...] = attribute()
+    grain: int = attribute()
+    in_order: bool = attribute(default=False)
+    warps: int | None = attribute(default=None)
+    registers: int | None = attribute(default=None)
+    cluster: int | None = attribute(default=None)
+    body: Region = region()
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return decode(self.extents)
+        return self.extents
 
     @property
     def blocks_of_cluster(self) -> int:
         """How many blocks reach each other's memory."""
-        return 1 if self.cluster is None else int(self.cluster.value.data)
+        return 1 if self.cluster is None else self.cluster
 
     def verify_(self) -> None:
         if len(self.body.block.args) != len(self.shape):
             raise VerifyException("scheduled.parallel: needs one index per extent")
         if self.cluster is None:
             return
-        if self.blocks_of_cluster < 2 or self.warps is None or self.in_order is not None:
+        if self.blocks_of_cluster < 2 or self.warps is None or self.in_order:
             raise VerifyException("scheduled.parallel: a cluster is of two blocks of warps or more, in any order")
         if prod(self.shape) % self.blocks_of_cluster:
             raise VerifyException(f"scheduled.parallel: {prod(self.shape)} blocks in clusters of {self.cluster}")
 
 
-@irdl_op_definition
+@operation
 class NestOp(PlainOp):
     """One loop nest over the lanes of its tiles. `layout`: how its elements are dealt to vector lanes and registers;
     a nest without one, which only copies, goes along with what it copies."""
 
     name = "scheduled.nest"
-    layout = opt_prop_def(StringAttr)
-    body = region_def("single_block")
+    layout: str | None = attribute(default=None)
+    body: Region = region()
 
 
 # What is recorded: that a role of a block begins or ends, and that a zone does.
@@ -301,35 +295,35 @@ OPEN, CLOSE = "open", "close"
 _RECORDED = (OPEN, tile.BEGIN, tile.END, CLOSE)
 
 
-@irdl_op_definition
+@operation
 class RecordOp(PlainOp):
     """The first thread of the warps that come here notes the time, and at `open` the multiprocessor, in `section` of
     its block's part of `records`, an i64 array of blocks x sections x words, whose words `runtime/zones.py` describes.
     There is no room for more edges of zones than words are left: those that come when it is full are only counted."""
 
     name = "scheduled.record"
-    records = operand_def(tile.RefType)
-    what = prop_def(StringAttr)
-    section = prop_def(IntegerAttr)
-    number = opt_prop_def(IntegerAttr)
-    label = opt_prop_def(StringAttr)
+    records: SSAValue = operand(tile.RefType)
+    what: str = attribute()
+    section: int = attribute()
+    number: int | None = attribute(default=None)
+    label: str | None = attribute(default=None)
 
     @property
     def is_edge(self) -> bool:
         """Whether it is of a zone, which then has a number and a label."""
-        return self.what.data in (tile.BEGIN, tile.END)
+        return self.what in (tile.BEGIN, tile.END)
 
     def verify_(self) -> None:
         type = tile.ref_type(self.records)
         if len(type.shape) != 3 or type.dtype != dtypes.i64:
             raise VerifyException(f"scheduled.record: in a {type}, not in blocks x sections x words of i64")
-        if self.what.data not in _RECORDED or self.is_edge == (self.number is None or self.label is None):
-            raise VerifyException(f"scheduled.record: {self.what.data} of the zone {self.label}")
-        if not 0 <= self.section.value.data < type.shape[1]:
-            raise VerifyException(f"scheduled.record: section {self.section.value.data} of {type.shape[1]}")
+        if self.what not in _RECORDED or self.is_edge == (self.number is None or self.label is None):
+            raise VerifyException(f"scheduled.record: {self.what} of the zone {self.label}")
+        if not 0 <= self.section < type.shape[1]:
+            raise VerifyException(f"scheduled.record: section {self.section} of {type.shape[1]}")
 
 
-@irdl_op_definition
+@operation
 class EndOp(PlainOp):
     """Ends a region without results."""
 
@@ -337,31 +331,31 @@ class EndOp(PlainOp):
     traits = traits_def(IsTerminator())
 
 
-@irdl_op_definition
+@operation
 class BarrierOp(PlainOp):
     """All threads of `scope` have finished and see what was written before: those of the team, a block or a warp. Of a
     cluster they have come, and see which barriers in memory other blocks made, but nothing else. `arrays`: it is needed
     for what they do to arrays, whatever they do to buffers."""
 
     name = "scheduled.barrier"
-    scope = prop_def(StringAttr)
-    arrays = opt_prop_def(BoolAttr)
+    scope: str = attribute()
+    arrays: bool = attribute(default=False)
 
     def verify_(self) -> None:
-        if self.scope.data == CLUSTER and not isinstance(around := self.parent_op(), ParallelOp | RoleOp):
+        if self.scope == CLUSTER and not isinstance(around := self.parent_op(), ParallelOp | RoleOp):
             name = "nothing" if around is None else around.name
             raise VerifyException(f"scheduled.barrier: of a cluster in {name}, not in a region of blocks or a role")
 
 
-@irdl_op_definition
+@operation
 class TermsOp(PlainOp):
     """The terms of a value that `fn` still has to combine, as a tile with one more dim in front. Their roles are
     unspecified: the first may be the value and the others the identity of `fn`."""
 
     name = "scheduled.terms"
-    source = operand_def()
-    fn = prop_def(StringAttr)
-    result = result_def()
+    source: SSAValue = operand()
+    fn: str = attribute()
+    result: Result = result()
     traits = traits_def(Pure())
 
     def verify_(self) -> None:
@@ -370,7 +364,7 @@ class TermsOp(PlainOp):
             raise VerifyException(f"scheduled.terms: {result} has not one dim more than {source}")
 
 
-@irdl_op_definition
+@operation
 class MmaOp(PlainOp):
     """`accumulator + left @ right` by the atom of that name: each operand a tile in registers, or a buffer. With a
     `fragment`, an operand in a buffer is loaded to registers of that layout, a step of the depth at a time. An
@@ -379,20 +373,20 @@ class MmaOp(PlainOp):
     buffer from an array of f32 is not yet."""
 
     name = "scheduled.mma"
-    left = operand_def()
-    right = operand_def()
-    accumulator = operand_def()
-    atom = prop_def(StringAttr)
-    left_fragment = opt_prop_def(StringAttr)
-    right_fragment = opt_prop_def(StringAttr)
-    asynchronous = opt_prop_def(BoolAttr)
-    result = result_def()
+    left: SSAValue = operand()
+    right: SSAValue = operand()
+    accumulator: SSAValue = operand()
+    atom: str = attribute()
+    left_fragment: str | None = attribute(default=None)
+    right_fragment: str | None = attribute(default=None)
+    asynchronous: bool = attribute(default=False)
+    result: Result = result()
 
     @property
     def fragments(self) -> tuple[str, str]:
         """The layouts of registers to which the left and right operands are loaded; empty where they are not."""
         left, right = self.left_fragment, self.right_fragment
-        return "" if left is None else left.data, "" if right is None else right.data
+        return "" if left is None else left, "" if right is None else right
 
     def verify_(self) -> None:
         left, right = (_tile_type(o) for o in (self.left, self.right))
@@ -401,24 +395,24 @@ class MmaOp(PlainOp):
             raise VerifyException(f"scheduled.mma: {left} times {right} does not fit {acc}")
         if self.result.type != self.accumulator.type:
             raise VerifyException("scheduled.mma: the result is not where the accumulator is")
-        for operand, fragment in zip((self.left, self.right), self.fragments, strict=True):
-            if fragment and not isinstance(operand.type, tile.RefType):
+        for value, fragment in zip((self.left, self.right), self.fragments, strict=True):
+            if fragment and not isinstance(value.type, tile.RefType):
                 raise VerifyException("scheduled.mma: a fragment of an operand that is in registers")
-            if fragment and Layout.parse(fragment).static_shape != _tile_type(operand).shape:
-                raise VerifyException(f"scheduled.mma: a fragment that is none of {_tile_type(operand)}")
+            if fragment and Layout.parse(fragment).static_shape != _tile_type(value).shape:
+                raise VerifyException(f"scheduled.mma: a fragment that is none of {_tile_type(value)}")
 
 
-@irdl_op_definition
+@operation
 class MmaWaitOp(PlainOp):
     """The accumulator, when all asynchronous MMAs of the threads but the newest `pending` have been done."""
 
     name = "scheduled.mma_wait"
-    accumulator = operand_def()
-    pending = prop_def(IntegerAttr)
-    result = result_def()
+    accumulator: SSAValue = operand()
+    pending: int = attribute()
+    result: Result = result()
 
     def verify_(self) -> None:
-        if self.pending.value.data < 0:
+        if self.pending < 0:
             raise VerifyException("scheduled.mma_wait: a negative number of pending MMAs")
         if self.result.type != self.accumulator.type:
             raise VerifyException("scheduled.mma_wait: the result is not where the accumulator is")
@@ -429,7 +423,7 @@ def _tile_type(value: SSAValue) -> ArrayType:
     return array_type(value.type.array if isinstance(value.type, tile.RefType) else value)
 
 
-@irdl_op_definition
+@operation
 class DotOp(PlainOp):
     """`acc[m, n] (+)= sum over k of left[left_map(m, k)] * right[right_map(k, n)]`.
 
@@ -453,22 +447,22 @@ class DotOp(PlainOp):
     """
 
     name = "scheduled.dot"
-    left = operand_def(tile.RefType)
-    right = operand_def(tile.RefType)
-    accumulator = operand_def(tile.RefType)
-    symbols = var_operand_def()
-    extents = prop_def(DenseArrayBase)
-    block = prop_def(StringAttr)
-    left_map = prop_def(AffineMapAttr)
-    right_map = prop_def(AffineMapAttr)
-    accumulate = prop_def(BoolAttr)
-    accumulator_map = opt_prop_def(AffineMapAttr)
-    depth_map = opt_prop_def(AffineMapAttr)
-    depth_limit = opt_prop_def(IntegerAttr)
-    turn = opt_prop_def(DenseArrayBase)
-    keep = opt_prop_def(BoolAttr)
-    parts = opt_prop_def(IntegerAttr)
-    scale = opt_prop_def(IntegerAttr)
+    left: SSAValue = operand(tile.RefType)
+    right: SSAValue = operand(tile.RefType)
+    accumulator: SSAValue = operand(tile.RefType)
+    symbols: Sequence[SSAValue] = operands(default=())
+    extents: tuple[int, ...] = attribute()
+    block: str = attribute()
+    left_map: AffineMap = attribute()
+    right_map: AffineMap = attribute()
+    accumulate: bool = attribute()
+    accumulator_map: AffineMap | None = attribute(default=None)
+    depth_map: AffineMap | None = attribute(default=None)
+    depth_limit: int | None = attribute(default=None)
+    turn: tuple[int, ...] | None = attribute(default=None)
+    keep: bool | None = attribute(default=None)
+    parts: int | None = attribute(default=None)
+    scale: int | None = attribute(default=None)
 
     @property
     def is_split(self) -> bool:
@@ -478,11 +472,11 @@ class DotOp(PlainOp):
     @property
     def parts_and_scale(self) -> tuple[int, int]:
         """How many parts operands are to be in, and the power of two that they are multiplied by."""
-        return (1, 0) if self.parts is None or self.scale is None else (decode(self.parts), decode(self.scale))
+        return (1, 0) if self.parts is None or self.scale is None else (self.parts, self.scale)
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        rows, columns, depth = decode(self.extents)
+        rows, columns, depth = self.extents
         return rows, columns, depth
 
     @property
@@ -494,7 +488,7 @@ class DotOp(PlainOp):
     @property
     def micro_tile(self) -> tuple[int, int]:
         """Rows and columns of a register block."""
-        rows, columns = Layout.parse(self.block.data).static_shape
+        rows, columns = Layout.parse(self.block).static_shape
         return rows, columns
 
     def verify_(self) -> None:
@@ -505,9 +499,9 @@ class DotOp(PlainOp):
             raise VerifyException(f"scheduled.dot: accumulator {acc.shape} is smaller than {rows} x {columns}")
         if dtype_of(acc.array.element_type) != acc.dtype.compute:
             raise VerifyException("scheduled.dot: the accumulator must have a compute type")
-        if self.turn is not None and not 0 <= decode(self.turn)[0] < len(self.symbols):
-            raise VerifyException(f"scheduled.dot: no symbol {decode(self.turn)[0]} to count turns")
-        if self.accumulator_map is not None and self.accumulate.value.data:
+        if self.turn is not None and not 0 <= self.turn[0] < len(self.symbols):
+            raise VerifyException(f"scheduled.dot: no symbol {self.turn[0]} to count turns")
+        if self.accumulator_map is not None and self.accumulate:
             raise VerifyException("scheduled.dot: a window of an array is overwritten, not added to")
 
 

@@ -15,17 +15,19 @@ PTX ISA 9.7.16, "TensorCore 5th Generation Family Instructions".
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from xdsl.dialects.builtin import AffineMapAttr, BoolAttr, IndexType, IntegerAttr, StringAttr
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import SSAValue
-from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def, traits_def, var_operand_def
+from xdsl.ir.affine import AffineMap
+from xdsl.irdl import traits_def
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.dialects import tile
 from tilewright.dialects.base import PlainOp, array_type
+from tilewright.dialects.fields import Result, attribute, operand, operands, operation, result
 from tilewright.dialects.scheduled.asynchronous import verify_mbarrier, verify_number
 from tilewright.layout import Layout
 from tilewright.layout.dims import static
@@ -42,7 +44,7 @@ def _parsed(layout: str) -> Layout:
     return Layout.parse(layout)
 
 
-@irdl_op_definition
+@operation
 class TensorAllocOp(PlainOp):
     """`columns` columns of tensor memory, a power of two from 32 to 512, that hold a tile with undefined contents, or,
     with `stages`, as many of its type next to each other, of which `scheduled.tensor_stage` gives one. The first warp
@@ -50,20 +52,20 @@ class TensorAllocOp(PlainOp):
     once. `offset_bytes` is where in the memory of the block it is declared which columns they are."""
 
     name = "scheduled.tensor_alloc"
-    columns = prop_def(IntegerAttr)
-    stages = opt_prop_def(IntegerAttr)
-    offset_bytes = opt_prop_def(IntegerAttr)
-    result = result_def(tile.RefType)
+    columns: int = attribute()
+    stages: int | None = attribute(default=None)
+    offset_bytes: int | None = attribute(default=None)
+    result: Result = result(tile.RefType)
 
     @property
     def count(self) -> int:
         """How many tiles there are."""
-        return 1 if self.stages is None else int(self.stages.value.data)
+        return 1 if self.stages is None else self.stages
 
     @property
     def tile_columns(self) -> int:
         """The columns of each."""
-        return int(self.columns.value.data) // self.count
+        return self.columns // self.count
 
     @property
     def bytes(self) -> int:
@@ -71,7 +73,7 @@ class TensorAllocOp(PlainOp):
         return _WORD_BYTES
 
     def verify_(self) -> None:
-        type, columns = tile.ref_type(self.result), int(self.columns.value.data)
+        type, columns = tile.ref_type(self.result), self.columns
         if columns & (columns - 1) or not LEAST_COLUMNS <= columns <= COLUMNS:
             raise VerifyException(f"scheduled.tensor_alloc: {columns} columns are no power of two from 32 to 512")
         if type.space.data != TENSOR or type.dtype.itemsize != _WORD_BYTES or not type.layout.data:
@@ -88,15 +90,15 @@ class TensorAllocOp(PlainOp):
             raise VerifyException("scheduled.tensor_alloc: several tiles are used otherwise than by their number")
 
 
-@irdl_op_definition
+@operation
 class TensorStageOp(PlainOp):
     """The tile that is number `map(symbols)` of several."""
 
     name = "scheduled.tensor_stage"
-    tensor = operand_def(tile.RefType)
-    symbols = var_operand_def(IndexType)
-    map = prop_def(AffineMapAttr)
-    result = result_def(tile.RefType)
+    tensor: SSAValue = operand(tile.RefType)
+    symbols: Sequence[SSAValue] = operands(IndexType, default=())
+    map: AffineMap = attribute()
+    result: Result = result(tile.RefType)
     traits = traits_def(Pure())
 
     def verify_(self) -> None:
@@ -107,20 +109,20 @@ class TensorStageOp(PlainOp):
             raise VerifyException("scheduled.tensor_stage: the type is not that of each tile")
 
 
-@irdl_op_definition
+@operation
 class TensorPartOp(PlainOp):
     """The columns from `column` on, of those of one tile, that hold another one. Parts do not overlap."""
 
     name = "scheduled.tensor_part"
-    tensor = operand_def(tile.RefType)
-    column = prop_def(IntegerAttr)
-    result = result_def(tile.RefType)
+    tensor: SSAValue = operand(tile.RefType)
+    column: int = attribute()
+    result: Result = result(tile.RefType)
     traits = traits_def(Pure())
 
     @property
     def columns(self) -> range:
         """The columns of the whole tile that the part has."""
-        first = int(self.column.value.data)
+        first = self.column
         return range(first, first + static(_parsed(tile.ref_type(self.result).layout.data).span(COLUMN)))
 
     def verify_(self) -> None:
@@ -139,19 +141,19 @@ def _overlap(a: range, b: range) -> bool:
     return a.start < b.stop and b.start < a.stop
 
 
-@irdl_op_definition
+@operation
 class TensorFreeOp(PlainOp):
     """Gives back the columns of a tile, whose MMAs have been done and which no warp uses any longer. A barrier of the
     block has to be between, and after the last use a `tensor_fence` of those that used it."""
 
     name = "scheduled.tensor_free"
-    tensor = operand_def(tile.RefType)
+    tensor: SSAValue = operand(tile.RefType)
 
     def verify_(self) -> None:
         _verify_tensor(self.name, self.tensor)
 
 
-@irdl_op_definition
+@operation
 class TensorMmaOp(PlainOp):
     """`accumulator + left @ right`, or without the accumulator unless `0 < adds(symbols)`, some time before an
     `mma_commit` after it arrives: until then the operands in buffers are not written, and what is in tensor memory is
@@ -159,12 +161,12 @@ class TensorMmaOp(PlainOp):
     multiplied as they are in their buffer. Of several warps the first has it begun."""
 
     name = "scheduled.tensor_mma"
-    left = operand_def(tile.RefType)
-    right = operand_def(tile.RefType)
-    accumulator = operand_def(tile.RefType)
-    symbols = var_operand_def(IndexType)
-    atom = prop_def(StringAttr)
-    adds = prop_def(AffineMapAttr)
+    left: SSAValue = operand(tile.RefType)
+    right: SSAValue = operand(tile.RefType)
+    accumulator: SSAValue = operand(tile.RefType)
+    symbols: Sequence[SSAValue] = operands(IndexType, default=())
+    atom: str = attribute()
+    adds: AffineMap = attribute()
 
     def verify_(self) -> None:
         _verify_tensor(self.name, self.accumulator)
@@ -178,31 +180,31 @@ class TensorMmaOp(PlainOp):
         verify_number(self.name, self.adds, len(self.symbols))
 
 
-@irdl_op_definition
+@operation
 class MmaCommitOp(PlainOp):
     """One arrival at barrier `number(symbols)` upon completion of all MMAs that this thread issued before. A waiter for
     the phase knows of these MMAs, and of no other effects of the thread. Of several warps the first has issued them,
     and commits. With `everywhere`, at the barrier of that index in each block of the cluster."""
 
     name = "scheduled.mma_commit"
-    mbarrier = operand_def(tile.RefType)
-    symbols = var_operand_def(IndexType)
-    number = prop_def(AffineMapAttr)
-    everywhere = opt_prop_def(BoolAttr)
+    mbarrier: SSAValue = operand(tile.RefType)
+    symbols: Sequence[SSAValue] = operands(IndexType, default=())
+    number: AffineMap = attribute()
+    everywhere: bool = attribute(default=False)
 
     def verify_(self) -> None:
         verify_number(self.name, self.number, len(self.symbols))
         verify_mbarrier(self.name, self.mbarrier)
 
 
-@irdl_op_definition
+@operation
 class TensorLoadOp(PlainOp):
     """A tile of tensor memory in registers, waited for. Of each four warps the first holds lanes 0 to 31, and so on:
     no warp reaches others, so a lane of the layout is one of tensor memory."""
 
     name = "scheduled.tensor_load"
-    source = operand_def(tile.RefType)
-    result = result_def()
+    source: SSAValue = operand(tile.RefType)
+    result: Result = result()
 
     def verify_(self) -> None:
         _verify_tensor(self.name, self.source)
@@ -210,14 +212,14 @@ class TensorLoadOp(PlainOp):
             raise VerifyException("scheduled.tensor_load: the result is not of the type of the tile")
 
 
-@irdl_op_definition
+@operation
 class TensorPutOp(PlainOp):
     """A tile of registers, in a layout that `tensor_load` may have, to tensor memory, and waited for: MMAs of other
     threads see it after a `tensor_fence` and a barrier."""
 
     name = "scheduled.tensor_put"
-    value = operand_def()
-    destination = operand_def(tile.RefType)
+    value: SSAValue = operand()
+    destination: SSAValue = operand(tile.RefType)
 
     def verify_(self) -> None:
         _verify_tensor(self.name, self.destination)
@@ -225,17 +227,17 @@ class TensorPutOp(PlainOp):
             raise VerifyException("scheduled.tensor_put: the value is not of the type of the tile")
 
 
-@irdl_op_definition
+@operation
 class TensorFenceOp(PlainOp):
     """`before`: what this thread did in tensor memory comes before what it signals to others from now on. `after`: what
     it was notified comes before what it does in tensor memory from now on."""
 
     name = "scheduled.tensor_fence"
-    side = prop_def(StringAttr)
+    side: str = attribute()
 
     def verify_(self) -> None:
-        if self.side.data not in (BEFORE, AFTER):
-            raise VerifyException(f"scheduled.tensor_fence: neither before nor after, but {self.side.data}")
+        if self.side not in (BEFORE, AFTER):
+            raise VerifyException(f"scheduled.tensor_fence: neither before nor after, but {self.side}")
 
 
 OPERATIONS = (

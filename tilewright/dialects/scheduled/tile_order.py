@@ -8,15 +8,19 @@ do, and so what they share of what they read.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from xdsl.dialects.builtin import AffineMapAttr, DenseArrayBase, IndexType, IntegerAttr
-from xdsl.irdl import irdl_op_definition, prop_def, traits_def, var_operand_def, var_result_def
+from xdsl.dialects.builtin import IndexType
+from xdsl.ir import SSAValue
+from xdsl.ir.affine import AffineMap
+from xdsl.irdl import traits_def
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from tilewright.dialects.base import PlainOp, decode
+from tilewright.dialects.base import PlainOp
+from tilewright.dialects.fields import Results, attribute, operands, operation, results
 
 
 @dataclass(frozen=True)
@@ -46,24 +50,24 @@ class GroupedOrder:
         return tuple(coordinates)
 
 
-@irdl_op_definition
+@operation
 class PointOp(PlainOp):
     """The coordinates of point number `map(symbols)` of a `GroupedOrder`, a result for each of its extents."""
 
     name = "scheduled.point"
-    symbols = var_operand_def(IndexType)
-    map = prop_def(AffineMapAttr)
-    extents = prop_def(DenseArrayBase)
-    group = prop_def(IntegerAttr)
-    coordinates = var_result_def(IndexType)
+    symbols: Sequence[SSAValue] = operands(IndexType, default=())
+    map: AffineMap = attribute()
+    extents: tuple[int, ...] = attribute()
+    group: int = attribute()
+    coordinates: Results = results(IndexType, default=())
     traits = traits_def(Pure())
 
     @property
     def order(self) -> GroupedOrder:
-        return GroupedOrder(decode(self.extents), int(decode(self.group)))
+        return GroupedOrder(self.extents, self.group)
 
     def verify_(self) -> None:
-        map, order = self.map.data, self.order
+        map, order = self.map, self.order
         if map.num_dims or map.num_symbols != len(self.symbols) or len(map.results) != 1:
             raise VerifyException(f"scheduled.point: {map} does not give one number of {len(self.symbols)} symbols")
         if len(order.extents) < 2 or len(self.results) != len(order.extents):

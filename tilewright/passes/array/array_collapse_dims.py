@@ -35,12 +35,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from tilewright.dialects import array
-from tilewright.dialects.base import array_type, tensor
+from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.passes.array.fusion import ELEMENTWISE, is_splat, is_unit_reshape
 from tilewright.passes.base import Remark, Unit, blocks_of
 from tilewright.passes.kernels.lower_loop_group import group_space
@@ -54,7 +54,7 @@ class ArrayCollapseDimsPass:
     def apply(self, unit: Unit) -> None:
         for block in blocks_of(unit.main):
             for op in list(block.ops):
-                if isinstance(op, array.FusedOp) and op.kind.data == "loop":
+                if isinstance(op, array.FusedOp) and op.kind == "loop":
                     _collapse(unit, op)
 
 
@@ -134,7 +134,7 @@ def _collapse(unit: Unit, group: array.FusedOp) -> None:
     shape, _ = group_space(new)
     texts = ("x".join(map(str, each)) for each in (space, shape))
     unit.remarks.append(
-        Remark(ArrayCollapseDimsPass.name, group.why.data, " as ".join(texts), "dimensions with the same accesses")
+        Remark(ArrayCollapseDimsPass.name, group.why, " as ".join(texts), "dimensions with the same accesses")
     )
 
 
@@ -219,9 +219,14 @@ def _collapsed(group: array.FusedOp, runs: Mapping[SSAValue, _Runs]) -> array.Fu
         if isinstance(op, array.ArrayOp):
             values[op.results[0]] = _rewritten(op, values, runs, block)
     results = [values[v] for v in array.yielded(body)]
-    block.add_op(array.YieldOp.make(results, {}, []))
-    attributes = {"kind": group.kind.data, "why": group.why.data}
-    new = array.FusedOp.make([r.results[0] for r in inputs], attributes, [v.type for v in results], [Region(block)])
+    block.add_op(array.YieldOp(arguments=results))
+    new = array.FusedOp(
+        arguments=[r.results[0] for r in inputs],
+        kind=group.kind,
+        why=group.why,
+        outputs=[v.type for v in results],
+        body=Region(block),
+    )
     outputs = [_reshape(r, array_type(old)) for r, old in zip(new.results, group.results, strict=True)]
     for op in (*inputs, new, *outputs):
         op.location = group.location
@@ -240,7 +245,7 @@ def _type(value: SSAValue, runs: Mapping[SSAValue, _Runs]) -> ArrayType:
 
 
 def _reshape(value: SSAValue, type: ArrayType) -> Operation:
-    return array.ReshapeOp.make([value], {}, [tensor(type)])
+    return array.ReshapeOp(arguments=[value], outputs=[tensor(type)])
 
 
 def _rewritten(
@@ -249,37 +254,39 @@ def _rewritten(
     """The operation on collapsed values; that on none but dimensions of size 1 is gone."""
     operands = [values[o] for o in op.operands]
     type = _type(op.results[0], runs)
-    attributes = _attributes(op, runs)
-    moves = isinstance(op, array.TransposeOp) and list(attributes["permutation"]) != list(range(type.rank))
+    new = rebuilt(op, operands, [tensor(type)])
+    _rename_dims(op, new, runs)
+    moves = isinstance(new, array.TransposeOp) and new.permutation != tuple(range(type.rank))
     same = not isinstance(op, ELEMENTWISE) and not moves and operands and array_type(operands[0]) == type
     if same:
+        new.erase()
         return operands[0]
-    new = op.__class__.make(operands, attributes, [tensor(type)])
     new.location = op.location
     block.add_op(new)
     return new.results[0]
 
 
-def _attributes(op: array.ArrayOp, runs: Mapping[SSAValue, _Runs]) -> dict[str, Any]:
-    """Attributes in terms of runs."""
-    attributes = dict(op.plain())
-    if isinstance(op, array.IotaOp):
-        return {"axis": _number(runs[op.results[0]], attributes["axis"])}
-    if isinstance(op, array.ReduceOp):
-        reduced, source = attributes["axes"], runs[op.operands[0]]
-        attributes |= {"axes": tuple(n for n, run in enumerate(source) if run[0] in reduced)}
-        if op.part is None:
-            return attributes
-        number = _number(source, attributes["part_axis"])
-        inner = math.prod(array_type(op.operands[0]).shape[d] for d in source[number][1:])
-        return attributes | {"part_axis": number, "part": attributes["part"] * inner}
-    if isinstance(op, array.BroadcastOp | array.TransposeOp):
-        place = _places(op, op.operands[0])
-        numbers = tuple(_number(runs[op.results[0]], place[run[0]]) for run in runs[op.operands[0]])
-        if isinstance(op, array.BroadcastOp):
-            return {"axes": numbers}
-        return {"permutation": tuple(numbers.index(n) for n in range(len(numbers)))}
-    return attributes
+def _rename_dims(op: array.ArrayOp, new: array.ArrayOp, runs: Mapping[SSAValue, _Runs]) -> None:
+    """State the attributes of the copy of an operation in terms of runs."""
+    match new:
+        case array.IotaOp():
+            new.axis = _number(runs[op.results[0]], new.axis)
+        case array.ReduceOp():
+            source, reduced = runs[op.operands[0]], new.axes
+            new.axes = tuple(n for n, run in enumerate(source) if run[0] in reduced)
+            if new.part is not None and new.part_axis is not None:
+                number = _number(source, new.part_axis)
+                inner = math.prod(array_type(op.operands[0]).shape[d] for d in source[number][1:])
+                new.part_axis, new.part = number, new.part * inner
+        case array.BroadcastOp() | array.TransposeOp():
+            place = _places(op, op.operands[0])
+            numbers = tuple(_number(runs[op.results[0]], place[run[0]]) for run in runs[op.operands[0]])
+            if isinstance(new, array.BroadcastOp):
+                new.axes = numbers
+            else:
+                new.permutation = tuple(numbers.index(n) for n in range(len(numbers)))
+        case _:
+            pass
 
 
 def _number(runs: _Runs, dim: int) -> int:

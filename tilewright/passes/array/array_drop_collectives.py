@@ -53,7 +53,7 @@ class ArrayDropCollectivesPass:
 
 
 def _number(unit: Unit, op: array.DeviceIndexOp) -> None:
-    devices = int(op.devices.value.data)
+    devices = op.devices
     if devices != 1:
         raise _refused(unit, op, f"the index of the device that runs it (`device_index` of {devices})")
     attributes = {"value": 0, "resource": "", "shape": (), "dtype": "i64"}

@@ -214,12 +214,12 @@ def _behind_row_views(value: SSAValue) -> SSAValue:
 
 def _map_of(value: SSAValue, fn: str) -> array.MapOp | None:
     op = value.owner
-    return op if isinstance(op, array.MapOp) and op.fn.data == fn else None
+    return op if isinstance(op, array.MapOp) and op.fn == fn else None
 
 
 def _last_axis_reduce(value: SSAValue, fn: str, operand: SSAValue) -> array.ReduceOp | None:
     op = _behind_row_views(value).owner
-    if not isinstance(op, array.ReduceOp) or op.fn.data != fn or op.operands[0] is not operand:
+    if not isinstance(op, array.ReduceOp) or op.fn != fn or op.operands[0] is not operand:
         return None
     return op if op.attributes_of()["axes"] == (array_type(operand).rank - 1,) else None
 

@@ -264,8 +264,7 @@ def _space(ops_: Iterable[Operation], roots: Iterable[Operation]) -> tuple[_Spac
     """The space of a set of operations with the given roots, or why it has none."""
     reduces = [op for op in ops_ if isinstance(op, array.ReduceOp)]
     spaces: set[tuple[tuple[int, ...], tuple[int, ...], int | None, int | None]] = {
-        (array_type(op.operands[0]).shape, (a := op.plain())["axes"], a.get("part"), a.get("part_axis"))
-        for op in reduces
+        (array_type(op.operands[0]).shape, op.axes, op.part, op.part_axis) for op in reduces
     }
     if len({shape for shape, *_ in spaces}) > 1 or len({axes for _, axes, *_ in spaces}) > 1:
         return _Space(()), "reductions of different shapes or axes"
@@ -341,7 +340,7 @@ def _canonical(shape: tuple[int, ...], at: tuple[Any, ...]) -> tuple[Any, ...]:
 def _cheap(op: Operation) -> bool:
     """Cheap functions may be read at any coordinates."""
     if isinstance(op, array.MapOp):
-        return ops.FUNCTIONS[op.fn.data].cost in (ops.MOVE, ops.ALU, ops.MULTIPLY)
+        return ops.FUNCTIONS[op.fn].cost in (ops.MOVE, ops.ALU, ops.MULTIPLY)
     return isinstance(op, array.CastOp | array.BitcastOp)
 
 

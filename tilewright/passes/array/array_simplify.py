@@ -139,13 +139,13 @@ def _empty(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
     if all(t.size for t in operands):
         return None
     if isinstance(op, array.ReduceOp | array.WindowReduceOp):
-        identity = ops.FUNCTIONS[op.fn.data].identity
+        identity = ops.FUNCTIONS[op.fn].identity
         return None if identity is None else [_splat(op, results[0], identity(results[0].dtype))]
     if isinstance(op, array.ContractOp | array.ConvolveOp):
         return [_splat(op, results[0], 0)]
     if isinstance(op, array.ConcatOp):
         kept = [o for o, t in zip(op.operands, operands, strict=True) if t.size]
-        return [_insert(op, "concat", kept, {"axis": int(op.axis.value.data)})]
+        return [_insert(op, "concat", kept, {"axis": op.axis})]
     if isinstance(op, array.PadOp):
         return [_insert(op, "broadcast", [op.operands[1]], {"shape": results[0].shape, "axes": ()})]
     if isinstance(op, array.ScatterOp | array.DynamicUpdateSliceOp):
@@ -193,8 +193,8 @@ def constant_value(unit: Unit, value: SSAValue) -> np.ndarray[Any, Any]:
     """The array that a constant stands for."""
     op = value.owner
     type = array_type(value)
-    if isinstance(op, array.ConstantOp) and op.resource.data:
-        return unit.constants[op.resource.data]
+    if isinstance(op, array.ConstantOp) and op.resource:
+        return unit.constants[op.resource]
     return np.full(type.shape, _splat_value(value), type.dtype.numpy)
 
 
@@ -272,7 +272,7 @@ def _map(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
     operands = list(op.operands)
     dtype = array_type(operands[-1]).dtype
     constants = [_splat_value(o) for o in operands]
-    if fn in _INVOLUTIONS and isinstance(operands[0].owner, array.MapOp) and operands[0].owner.fn.data == fn:
+    if fn in _INVOLUTIONS and isinstance(operands[0].owner, array.MapOp) and operands[0].owner.fn == fn:
         return [operands[0].owner.operands[0]]
     if fn == "select":
         return _select(operands, constants)

@@ -80,15 +80,16 @@ def _split_product(op: array.ContractOp) -> int:
     if result.size > FEW_PRODUCTS or result.size * depth < least_work or parts == 1:
         return 0
     operands = [_split_dim(op, o, d, parts) for o, d in zip(op.operands, (left_dim, right_dim), strict=True)]
-    attributes = {
-        "left_batch": (left_dim,),
-        "right_batch": (right_dim,),
-        "left_contract": (left_dim + 1,),
-        "right_contract": (right_dim + 1,),
-    }
-    rounded = {} if op.precision is None else {"precision": op.precision.data}
-    type = ArrayType((parts, *result.shape), result.dtype)
-    replace_by_parts(op, array.ContractOp.make(operands, attributes | rounded, [tensor(type)]), "add", result)
+    split = array.ContractOp(
+        arguments=operands,
+        left_batch=(left_dim,),
+        right_batch=(right_dim,),
+        left_contract=(left_dim + 1,),
+        right_contract=(right_dim + 1,),
+        precision=op.precision,
+        outputs=[tensor(ArrayType((parts, *result.shape), result.dtype))],
+    )
+    replace_by_parts(op, split, "add", result)
     return parts
 
 
@@ -106,7 +107,7 @@ def _split_dim(op: Operation, value: SSAValue, dim: int, parts: int) -> SSAValue
     source, source_dim = _source(value, dim)
     type = array_type(source)
     shape = (*type.shape[:source_dim], parts, type.shape[source_dim] // parts, *type.shape[source_dim + 1 :])
-    reshape = array.ReshapeOp.make([source], {}, [tensor(ArrayType(shape, type.dtype))])
+    reshape = array.ReshapeOp(arguments=[source], outputs=[tensor(ArrayType(shape, type.dtype))])
     insert_like(op, reshape)
     if source is value:
         return reshape.results[0]
@@ -116,6 +117,6 @@ def _split_dim(op: Operation, value: SSAValue, dim: int, parts: int) -> SSAValue
         place += place > source_dim
         permutation += [place, place + 1] if d == dim else [place]
     cut = ArrayType(tuple(shape[d] for d in permutation), type.dtype)
-    transpose = array.TransposeOp.make([reshape.results[0]], {"permutation": tuple(permutation)}, [tensor(cut)])
+    transpose = array.TransposeOp(arguments=[reshape.results[0]], permutation=tuple(permutation), outputs=[tensor(cut)])
     insert_like(op, transpose)
     return transpose.results[0]

@@ -25,12 +25,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import array
-from tilewright.dialects.base import array_type, tensor
+from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.primitives import ArrayType
 
@@ -87,12 +87,10 @@ def _split(op: array.ConcatOp, places: _Places) -> None:
 
 
 def _joined(op: array.ConcatOp, part: Sequence[SSAValue], places: _Places) -> SSAValue:
-    attributes: dict[str, Any] = op.attributes_of()
-    axis: int = attributes["axis"]
     first = array_type(part[0])
     shape = list(first.shape)
-    shape[axis] = sum([array_type(operand).shape[axis] for operand in part])
-    made = array.ConcatOp.make(part, attributes, [tensor(ArrayType(tuple(shape), first.dtype))])
+    shape[op.axis] = sum([array_type(operand).shape[op.axis] for operand in part])
+    made = rebuilt(op, part, [tensor(ArrayType(tuple(shape), first.dtype))])
     made.location = op.location
     places.insert(made, op)
     return made.results[0]

@@ -26,7 +26,7 @@ from typing import ClassVar
 
 from tilewright.cost.split_k import split_k
 from tilewright.dialects import array
-from tilewright.dialects.base import array_type, tensor
+from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.passes.array.split_sums import replace_by_parts
 from tilewright.passes.base import Remark, Unit, blocks_of, microseconds, where
 from tilewright.passes.kernels.warp_products import piece_bytes, warp_product
@@ -52,7 +52,8 @@ def _split(unit: Unit, op: array.ContractOp) -> None:
     if found is None:
         return
     type = ArrayType((found.parts, *result.shape), result.dtype.compute)
-    parts = array.ContractOp.make(op.operands, op.plain() | {"part": found.part}, [tensor(type)])
+    parts = rebuilt(op, result_types=[tensor(type)])
+    parts.part = found.part
     why = f"few tiles for {unit.machine.cores} cores: {microseconds(found.seconds)}, else {microseconds(found.whole_s)}"
     unit.remarks.append(Remark(ArraySplitKPass.name, f"contract at {where(op)}", f"{found.parts} parts", why))
     replace_by_parts(op, parts, "add", result)

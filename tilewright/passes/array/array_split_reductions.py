@@ -64,8 +64,7 @@ def _consider_reduction(unit: Unit, op: array.ReduceOp) -> None:
 def _split_reduction(op: array.ReduceOp) -> tuple[int, str]:
     """Divide a reduction into parts: their number and why, or 1 and why not."""
     source, result = array_type(op.operands[0]), array_type(op.results[0])
-    a = op.attributes_of()
-    axes: Sequence[int] = a["axes"]
+    axes = op.axes
     reduced = math.prod(source.shape[d] for d in axes)
     if result.size > FEW_RESULTS:
         return 1, f"{result.size} results are work for many threads"
@@ -80,9 +79,15 @@ def _split_reduction(op: array.ReduceOp) -> tuple[int, str]:
         return 1, f"no parts of at least {LEAST_PART} elements"
     parts = -(-size // part)
     shape = tuple(n for d, n in enumerate(source.shape) if d not in axes)
-    attributes = {"fn": a["fn"], "axes": tuple(axes), "part": part, "part_axis": axis}
-    partial = array.ReduceOp.make(op.operands, attributes, [tensor(ArrayType((parts, *shape), result.dtype))])
-    replace_by_parts(op, partial, a["fn"], result)
+    partial = array.ReduceOp(
+        arguments=op.operands,
+        fn=op.fn,
+        axes=axes,
+        part=part,
+        part_axis=axis,
+        outputs=[tensor(ArrayType((parts, *shape), result.dtype))],
+    )
+    replace_by_parts(op, partial, op.fn, result)
     return parts, "long sums with few results"
 
 

@@ -58,7 +58,7 @@ def causal_masks(scores: SSAValue) -> list[Causal]:
     value = scores
     while isinstance(value.owner, array.MapOp | array.CastOp) and _has_infinities(value):
         op = value.owner
-        if isinstance(op, array.MapOp) and (op.fn.data != "select" or _splat(op.operands[2]) != float("-inf")):
+        if isinstance(op, array.MapOp) and (op.fn != "select" or _splat(op.operands[2]) != float("-inf")):
             return found
         if isinstance(op, array.MapOp):
             seen = _conjuncts(op.operands[0])
@@ -109,9 +109,9 @@ def _conjuncts(condition: SSAValue) -> list[SSAValue]:
     while pending:
         value = pending.pop()
         op = value.owner
-        if isinstance(op, array.MapOp) and op.fn.data == "bitwise_and":
+        if isinstance(op, array.MapOp) and op.fn == "bitwise_and":
             pending.extend(reversed(op.operands))
-        elif isinstance(op, array.MapOp) and op.fn.data == "select" and _is_condition(op):
+        elif isinstance(op, array.MapOp) and op.fn == "select" and _is_condition(op):
             pending.append(op.operands[0])
         else:
             found.append(value)
@@ -150,14 +150,14 @@ def _distance(condition: SSAValue) -> _Position | None:
 
 
 def _compares(op: Operation) -> bool:
-    return isinstance(op, array.MapOp) and op.fn.data in _COMPARISONS
+    return isinstance(op, array.MapOp) and op.fn in _COMPARISONS
 
 
 def _compared(op: array.MapOp) -> _Position | None:
     left, right = (_position(o) for o in op.operands)
     if left is None or right is None:
         return None
-    sign, constant = _COMPARISONS[op.fn.data]
+    sign, constant = _COMPARISONS[op.fn]
     return left.plus(right, -1).times(sign).plus(_Position((0,) * len(left.coefficients), constant))
 
 
@@ -165,7 +165,7 @@ def _behind(op: Operation, inner: _Position) -> _Position | None:
     """The distance of a view of a condition, or of its negation, given the condition's."""
     if not isinstance(op, array.MapOp):
         return _viewed(op, inner)
-    if op.fn.data != "bitwise_not":
+    if op.fn != "bitwise_not":
         return None
     return inner.times(-1).plus(_Position((0,) * len(inner.coefficients), 1))
 
@@ -194,7 +194,7 @@ def _computed(value: SSAValue, found: Mapping[SSAValue, _Position | None]) -> _P
     known = [p for p in parts if p is not None]
     if len(known) != len(parts):
         return None
-    return _mapped(op.fn.data, known) if isinstance(op, array.MapOp) else _shown(op, known[0])
+    return _mapped(op.fn, known) if isinstance(op, array.MapOp) else _shown(op, known[0])
 
 
 def _shown(op: Operation, inner: _Position) -> _Position | None:

@@ -26,7 +26,7 @@ def is_unit_reshape(op: Operation) -> bool:
 
 
 def is_splat(op: Operation) -> bool:
-    return isinstance(op, array.ConstantOp) and not op.resource.data
+    return isinstance(op, array.ConstantOp) and not op.resource
 
 
 def is_inline(op: Operation) -> bool:
@@ -163,7 +163,7 @@ def make_group(block: Block, members: set[Operation], kind: str, why: str) -> ar
     inputs = list(dict.fromkeys(o for op in ordered for o in op.operands if _outside(o, members)))
     late = _dependents(block, members, span)
     region = Region(Block(arg_types=[i.type for i in inputs]))
-    group = array.FusedOp.make(inputs, {"kind": kind, "why": why}, [r.type for r in results], [region])
+    group = array.FusedOp(arguments=inputs, kind=kind, why=why, outputs=[r.type for r in results], body=region)
     group.location = _location(ordered)
     block.insert_op_after(group, anchor)
     previous: Operation = group
@@ -178,7 +178,7 @@ def make_group(block: Block, members: set[Operation], kind: str, why: str) -> ar
     substitution = dict(zip(inputs, inner.args, strict=True))
     for op in ordered:
         op.operands = [substitution.get(o, o) for o in op.operands]
-    inner.add_op(array.YieldOp.make(results, {}, []))
+    inner.add_op(array.YieldOp(arguments=results))
     for old, new in zip(results, group.results, strict=True):
         old.replace_uses_with_if(new, lambda use: not _within(use.operation, group))
     return group

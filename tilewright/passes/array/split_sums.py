@@ -20,11 +20,11 @@ def parts_of(size: int, least: int = LEAST_PART) -> int:
 def replace_by_parts(op: Operation, partial: Operation, fn: str, result: ArrayType, axis: int = 0) -> None:
     """Put the parts and their reduction in place of an operation."""
     summed = ArrayType(result.shape, array_type(partial.results[0]).dtype)
-    total = array.ReduceOp.make([partial.results[0]], {"fn": fn, "axes": (axis,)}, [tensor(summed)])
+    total = array.ReduceOp(arguments=[partial.results[0]], fn=fn, axes=(axis,), outputs=[tensor(summed)])
     insert_like(op, partial)
     insert_like(op, total)
     if summed != result:
-        total = array.CastOp.make([total.results[0]], {}, [tensor(result)])
+        total = array.CastOp(arguments=[total.results[0]], outputs=[tensor(result)])
         insert_like(op, total)
     op.results[0].replace_all_uses_with(total.results[0])
     transposes = [o.owner for o in op.operands if isinstance(o.owner, array.TransposeOp)]

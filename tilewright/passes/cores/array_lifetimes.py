@@ -36,7 +36,7 @@ class ArrayLives:
 
     def __init__(self, unit: Unit) -> None:
         self._unit = unit
-        self._kernels = {kernel.sym_name.data: kernel for kernel in unit.kernels()}
+        self._kernels = {kernel.sym_name: kernel for kernel in unit.kernels()}
         self.steps: dict[Operation, tuple[int, int]] = {}
         self._count = 0
         self.calls: list[array.CallOp] = []
@@ -57,7 +57,7 @@ class ArrayLives:
                 self.calls.append(op)
 
     def _note(self, call: array.CallOp) -> None:
-        kernel = self._kernels[call.callee.data]
+        kernel = self._kernels[call.callee]
         operands, results = iter(call.operands), iter(call.results)
         for number, effect in enumerate(kernel.effect_names):
             values = [next(operands)] if effect != tile.OUT else []

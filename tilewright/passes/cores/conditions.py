@@ -67,10 +67,10 @@ def taken_where(op: Operation, index: Callable[[SSAValue], AffineExpr]) -> list[
 def _parts(condition: SSAValue, holds: bool, index: Callable[[SSAValue], AffineExpr]) -> list[Taken] | None:
     op = condition.owner
     if isinstance(op, tile.FullOp):
-        return [Taken(AffineExpr.constant(int(bool(op.plain()["value"]) != holds)), True)]
+        return [Taken(AffineExpr.constant(int(bool(op.value) != holds)), True)]
     if not isinstance(op, tile.MapOp):
         return None
-    fn: str = op.plain()["fn"]
+    fn = op.fn
     if fn in ("logical_not", "bitwise_not"):
         return _parts(op.operands[0], not holds, index)
     if (fn in ("logical_and", "bitwise_and") and holds) or (fn in ("logical_or", "bitwise_or") and not holds):
@@ -95,10 +95,9 @@ def _number(value: SSAValue, index: Callable[[SSAValue], AffineExpr]) -> AffineE
         return None
     match op:
         case tile.IotaOp() if all(isinstance(symbol.type, IndexType) for symbol in op.symbols):
-            return with_symbols(op.map.data.results[0], lambda position: index(op.symbols[position]))
+            return with_symbols(op.map.results[0], lambda position: index(op.symbols[position]))
         case tile.FullOp():
-            number = op.plain()["value"]
-            is_small = isinstance(number, int) and abs(number) < _FAR // 2
-            return AffineExpr.constant(number) if is_small else None
+            is_small = isinstance(op.value, int) and abs(op.value) < _FAR // 2
+            return AffineExpr.constant(int(op.value)) if is_small else None
         case _:
             return None

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from xdsl.dialects.builtin import AffineMapAttr, IndexType
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright import dtypes
 from tilewright.dialects import cores, tile
-from tilewright.dialects.base import array_type, decode, tensor
+from tilewright.dialects.base import array_type, tensor
 from tilewright.dialects.walks import producers_first
 from tilewright.passes.cores.forms import ABSENT, Form, linear, page_counts
 from tilewright.passes.cores.sections import (
@@ -99,7 +99,7 @@ class Graph:
                 return _constant(op)
             case tile.MapOp():
                 arguments = [self.node(o, at) for o in op.operands]
-                return apply(op.fn.data, arguments, array_type(op.operands[-1]).dtype)
+                return apply(op.fn, arguments, array_type(op.operands[-1]).dtype)
             case tile.CastOp():
                 return self._cast(op, at)
             case tile.BitcastOp():
@@ -146,19 +146,19 @@ class Graph:
         if self._tiles.load_behind(op.result) is not None:
             return self.read(op.result, at)
         type = array_type(op.result)
-        iota = tile.IotaOp.make(list(op.symbols), {"map": op.map}, [_index_tile(type.shape)])
+        iota = tile.IotaOp(symbols=list(op.symbols), map=op.map, result=_index_tile(type.shape))
         iota.location = op.location
         block = op.parent_block()
         if block is not None:
             block.insert_op_before(iota, op)
         place = self.read(iota.result, at)
-        inside = apply("less", [place, Number(float(int(op.limit.value.data)), dtypes.i32)], dtypes.i32)
-        value = Number(number_of_carrier(float(decode(op.value)), type.dtype), carrier_of(type.dtype))
+        inside = apply("less", [place, Number(float(op.limit), dtypes.i32)], dtypes.i32)
+        value = Number(number_of_carrier(float(op.value), type.dtype), carrier_of(type.dtype))
         return apply("select", [inside, self.node(op.source, at), value], type.dtype)
 
     def _place(self, op: tile.IotaOp, at: tuple[int | None, ...]) -> Node:
         """A position that depends on tiles of integers: they are multiplied and added to one that does not."""
-        found = linear(op.map.data.results[0])
+        found = linear(op.map.results[0])
         if found is None:
             raise refuse(op, "dividing a tile of integers is not supported on a grid of cores")
         indices = [s for s in op.symbols if isinstance(s.type, IndexType)]
@@ -173,8 +173,8 @@ class Graph:
             else:
                 lanes.append((symbol, coefficient))
         rank = array_type(op.result).rank
-        map = AffineMapAttr(AffineMap(rank, len(indices), (plain,)))
-        iota = tile.IotaOp.make(indices, {"map": map}, [op.result.type])
+        map = AffineMap(rank, len(indices), (plain,))
+        iota = tile.IotaOp(symbols=indices, map=map, result=op.result.type)
         iota.location = op.location
         block_of(op).insert_op_before(iota, op)
         node = self.read(iota.result, at)
@@ -225,7 +225,7 @@ class Graph:
 
 def _constant(op: tile.FullOp) -> Number:
     """A constant as registers hold it: the extremes of i64, which minima and maxima begin with, are those of i32."""
-    dtype, value = array_type(op.result).dtype, decode(op.value)
+    dtype, value = array_type(op.result).dtype, op.value
     held = number_of_carrier(float(value), dtype)
     if dtype.is_integer and held != value and value not in (dtype.lowest, dtype.highest):
         raise refuse(op, f"{value} is a number of {dtype} that does not fit the 32 bits of a grid of cores")

@@ -12,7 +12,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright import dtypes
 from tilewright.dialects import cores, tile
-from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.base import array_type
 from tilewright.errors import CompilerBug
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.passes.cores.forms import ABSENT, Form, Sum, Window, page_counts, pages_of, window_of
@@ -84,7 +84,7 @@ class LoadedTiles(ABC):
         indices = [s for s in op.symbols if isinstance(s.type, IndexType)]
         if len(indices) < len(op.symbols):
             return None
-        return window_of(op.map.data, array_type(op.result).shape, array.shape, len(indices))
+        return window_of(op.map, array_type(op.result).shape, array.shape, len(indices))
 
     def loaded(
         self,
@@ -110,7 +110,7 @@ class LoadedTiles(ABC):
         queue = self.threads.queue(format, self.capacity(pages, scope, self._buffers))
         number = float(fill) if isinstance(fill, int | float) else None
         if number is None and op.fill is not None:
-            number = number_of_carrier(float(decode(op.fill)), type.dtype)
+            number = number_of_carrier(float(op.fill), type.dtype)
         if op.fill is not None:
             sides, whole_pages = (True, True), True
         unread = self._unread.get(op, ())
@@ -216,7 +216,7 @@ class LoadedTiles(ABC):
         attributes = self._lane_attributes(held)
         if fill is not None:
             attributes["fill"] = fill if held.type.dtype.is_float or held.type.dtype.is_bool else int(fill)
-        maps = self.lane_maps(op.map.data, op.symbols, held.type.rank)
+        maps = self.lane_maps(op.map, op.symbols, held.type.rank)
         add(role, cores.GatherOp, [self.refs[op.source], queue], attributes, maps, [h.queue for h in lanes])
         add(role, cores.PushOp, [queue], pages)
 
@@ -256,7 +256,7 @@ class LoadedTiles(ABC):
                 return plus(times(own, TILE), row)
             return plus(times(own, TILE), column) if dim == form.columns else own
 
-        (expression,) = op.map.data.results
+        (expression,) = op.map.results
         number = with_dims(with_symbols(expression, lambda p: self.index[op.symbols[p]]), at)
         held = Held(queue, form, ArrayType(type.shape, type.dtype), scope)
         with self.threads.inside(cores.READER, scope):

@@ -21,9 +21,9 @@ def place_mark(tiles: QueuedTiles, op: tile.ZoneOp | tile.PrintOp) -> None:
             what = "`print` in a branch does not run on a grid of cores, where both branches are computed"
             raise refuse(op, what, help='print before the branch, or run it with target="interp"')
         queues = [tiles.held(value, tiles.natural(value)).queue for value in op.arguments]
-        attributes = {"label": op.label.data}
+        attributes = {"label": op.label}
     else:
-        queues, attributes = [], {"label": op.label.data, "edge": op.edge.data}
+        queues, attributes = [], {"label": op.label, "edge": op.edge}
     for role in tiles.threads.roles:
         tiles.threads.add(role, type(op), queues, attributes)
 

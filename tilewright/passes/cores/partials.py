@@ -44,7 +44,7 @@ class Shared:
 
     @property
     def each(self) -> int:
-        return -(-int(self.loop.trips.value.data) // self.count)
+        return -(-self.loop.trips // self.count)
 
     @property
     def part(self) -> AffineExpr:
@@ -72,7 +72,7 @@ class Shared:
     @property
     def end(self) -> AffineExpr | None:
         """Before which trip of its own a core ends; None where all have as many."""
-        trips = int(self.loop.trips.value.data)
+        trips = self.loop.trips
         if trips % self.each == 0:
             return None
         return plus(times(self.part, -self.each), trips)
@@ -95,7 +95,7 @@ def shared_of(kernel: tile.KernelOp, grid: CoreGrid) -> Shared | None:
     if functions is None:
         return None
     results = sum(_pages(result) for result in loop.results)
-    split = shared_loop(prod(kernel.grid_shape), int(loop.trips.value.data), _loaded_pages(loop), results, grid)
+    split = shared_loop(prod(kernel.grid_shape), loop.trips, _loaded_pages(loop), results, grid)
     return None if split is None else Shared(loop, functions, split)
 
 
@@ -111,7 +111,7 @@ def _loaded_pages(loop: tile.ForOp) -> int:
         if isinstance(op, tile.LoadOp):
             total += _pages(op.result)
         elif isinstance(op, tile.ForOp):
-            total += int(op.trips.value.data) * _loaded_pages(op)
+            total += op.trips * _loaded_pages(op)
     return total
 
 
@@ -139,7 +139,7 @@ def _function(loop: tile.ForOp, position: int) -> str | None:
         case tile.DotOp() if user.accumulator is argument:
             fn, result = "add", user.result
         case tile.MapOp():
-            fn, result = user.fn.data, user.results[0]
+            fn, result = user.fn, user.results[0]
         case tile.ForOp() if argument in user.initial:
             inner = list(user.initial).index(argument)
             fn, result = _function(user, inner), user.results[inner]

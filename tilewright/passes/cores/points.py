@@ -95,7 +95,7 @@ def _is_beyond(op: tile.StoreOp, kernel: tile.KernelOp, dim: int) -> bool:
     """Whether an index as large as the grid is along a dim leads a store beyond its array."""
     if not kernel.grid_shape:
         return True
-    for expression, size in zip(op.map.data.results, tile.ref_type(op.destination).shape, strict=True):
+    for expression, size in zip(op.map.results, tile.ref_type(op.destination).shape, strict=True):
         total = linear(expression)
         if total is None or any(factor < 0 for _, factor in (*total.dims, *total.symbols)) or total.constant < 0:
             continue

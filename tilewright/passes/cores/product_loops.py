@@ -15,7 +15,6 @@ from xdsl.ir.affine.affine_expr import AffineBinaryOpExpr, AffineBinaryOpKind
 
 from tilewright.cost.cores.tiles import ProductBlocks, product_blocks
 from tilewright.dialects import cores, tile
-from tilewright.dialects.base import decode
 from tilewright.passes.array.fusion import in_block
 from tilewright.passes.cores.products import runs
 from tilewright.passes.cores.threads import ZERO, combined, divided, plus, remainder, times, with_dims, with_symbols
@@ -51,7 +50,7 @@ class Sum:
 
     @property
     def columns(self) -> int:
-        return int(decode(self.matmul.right_stride))
+        return self.matmul.right_stride
 
     @property
     def rows(self) -> int:
@@ -152,7 +151,7 @@ def group_of(op: Operation) -> tuple[Operation, ...]:
 
 
 def _is_step(op: Operation, step: str) -> bool:
-    return isinstance(op, cores.RegistersOp) and op.step.data == step
+    return isinstance(op, cores.RegistersOp) and op.step == step
 
 
 def _loop_of(
@@ -169,7 +168,7 @@ def _loop_of(
     tops = {in_block(group[0], block) for group in groups}
     loop = next(iter(tops)) if len(tops) == 1 else None
     if isinstance(loop, tile.ForOp) and not _only_multiplies(loop):
-        if loop.end is not None or (adds and int(loop.trips.value.data) < 2):
+        if loop.end is not None or (adds and loop.trips < 2):
             return None
         counters = [op.symbols for group in groups for op in group if isinstance(op, cores.AccumulateOp)]
         if any(list(symbols) != [loop.body.block.args[0]] for symbols in counters):
@@ -201,17 +200,13 @@ def _section_of(first: Sum, queues: set[SSAValue]) -> Section | None:
         return None
     group = groups[0]
     registers = [op for op in group if isinstance(op, cores.RegisterOp)]
-    places = int(decode(registers[0].count))
+    places = registers[0].count
     used = max(max(op.slots) for op in registers) // places + 1
     loops = list(_loops_around(group[0], first.push.parent_block()))
     counters: list[SSAValue | None] = [loop.body.block.args[0] for loop in loops]
     if len(loops) == 2:
         return Section(group, counters[0], counters[1], places, used)
-    if (
-        len(loops) == 1
-        and int(loops[0].trips.value.data) == first.rows > 1
-        and _places_in(loops[0]) == first.columns > 1
-    ):
+    if len(loops) == 1 and loops[0].trips == first.rows > 1 and _places_in(loops[0]) == first.columns > 1:
         return Section(group, counters[0], None, places, used)
     return Section(group, None, counters[0] if counters else None, places, used) if len(loops) < 2 else None
 
@@ -255,10 +250,10 @@ def _is_place_by_place(finish: Finish) -> bool:
         found = finish.sum_of(op)
         if found is not None and isinstance(op, cores.CopyOp):
             is_fresh = found.adds or not {*op.slots} & written
-            if op.broadcast.data != cores.NONE or op.transpose is not None or not is_fresh:
+            if op.broadcast != cores.NONE or op.transpose or not is_fresh:
                 return False
             others = others_of(op, finish.section)
-            place = AffineMap(3, len(others), (by_place(op.at.data.results[0], op.symbols, finish),))
+            place = AffineMap(3, len(others), (by_place(op.at.results[0], op.symbols, finish),))
             pages = evaluate_map(place, (1, rows, columns), [0] * len(others))[0]
             if others or list(pages.reshape(-1)) != list(range(rows * columns)):
                 return False
@@ -372,7 +367,7 @@ def over_blocks(
             ops = list(made(spot))
             for region, count in ((regions[1], wide), (regions[0], high)):
                 if region is not None:
-                    region.block.add_ops([*ops, tile.YieldOp.make([], {}, [])])
-                    ops = [tile.ForOp.make([], {"trips": count}, [], [region])]
+                    region.block.add_ops([*ops, tile.YieldOp()])
+                    ops = [tile.ForOp(trips=count, body=region)]
             found += ops
     return found

@@ -12,7 +12,7 @@ from xdsl.ir.affine import AffineExpr
 
 from tilewright import dtypes
 from tilewright.dialects import cores, tile
-from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.base import array_type
 from tilewright.dialects.walks import producers_first
 from tilewright.errors import CompilerBug
 from tilewright.layout.catalogue.device_tiles import TILE
@@ -124,7 +124,7 @@ class QueuedTiles(LoadedTiles):
             return self.carried_form(loop, list(op.args).index(value) - 1)  # type: ignore[arg-type]
         match op:
             case tile.LoadOp():
-                return natural_form(op.map.data, shape, tile.ref_type(op.source).shape)
+                return natural_form(op.map, shape, tile.ref_type(op.source).shape)
             case tile.TransposeOp():
                 own = self.natural(op.operands[0])
                 permutation: tuple[int, ...] = op.attributes_of()["permutation"]
@@ -221,7 +221,7 @@ class QueuedTiles(LoadedTiles):
         source = self.load_behind(value)
         if source is not None:
             load, fill, dims = source
-            given = None if load.fill is None else number_of_carrier(float(decode(load.fill)), array_type(value).dtype)
+            given = None if load.fill is None else number_of_carrier(float(load.fill), array_type(value).dtype)
             wanted = fill if fill is not None else next((n for n in need if n is not None), None)
             if (given is None or wanted in (None, given)) and need in (
                 (None, None),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from xdsl.dialects.builtin import AffineMapAttr, StringAttr
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
@@ -55,7 +54,7 @@ def _moved(unit: Unit, value: SSAValue, before: Operation, name: str, source: St
     """A copy of an array that is stored as `target`."""
     type = array_type(value)
     unit.module.body.block.add_op(_kernel(name, type, source, target, unit.machine))
-    call = array.CallOp.make([value], {"callee": StringAttr(name)}, [tensor(type)])
+    call = array.CallOp(arguments=[value], callee=name, outputs=[tensor(type)])
     Rewriter.insert_op(call, InsertPoint.before(before))
     planned = relayout_plan(type, source, target, unit.machine)
     why = str(planned) if isinstance(planned, Plan) else f"no plan of it is known: {planned}"
@@ -108,11 +107,12 @@ def _kernel(name: str, type: ArrayType, source: Stored, target: Stored, machine:
     made = tile.kernel(name, grid, [ref, ref], [tile.IN, tile.OUT])
     block = made.body.block
     places = [AffineExpr.dimension(d) + AffineExpr.symbol(d) * side for d, side in enumerate(sides)]
-    attributes = {"map": AffineMapAttr(AffineMap(len(shape), len(shape), tuple(places)))}
+    map = AffineMap(len(shape), len(shape), tuple(places))
     if prod(grid):
         indices = list(made.indices)
-        load = tile.LoadOp.make([made.refs[0], *indices], attributes, [tensor(ArrayType(tuple(sides), type.dtype))])
+        held = tensor(ArrayType(tuple(sides), type.dtype))
+        load = tile.LoadOp(source=made.refs[0], symbols=indices, map=map, result=held)
         block.add_op(load)
-        block.add_op(tile.StoreOp.make([load.result, made.refs[1], *indices], attributes, []))
-    block.add_op(tile.YieldOp.make([], {}, []))
+        block.add_op(tile.StoreOp(value=load.result, destination=made.refs[1], symbols=indices, map=map))
+    block.add_op(tile.YieldOp())
     return made

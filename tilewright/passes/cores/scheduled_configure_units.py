@@ -226,7 +226,7 @@ def _set(unit: str, state: str, user: Operation, before: Operation, block: Block
     if unit == cores.PACK and states.get(cores.MATRIX, "").startswith(("reduce", "tilize")):
         del states[cores.MATRIX]
     states[unit] = state
-    made = cores.ConfigureOp.make(queues_of(user, unit), {"unit": unit, "state": state}, [])
+    made = cores.ConfigureOp(queues=queues_of(user, unit), unit=unit, state=state)
     made.location = user.location
     block.insert_op_before(made, before)
 

@@ -165,9 +165,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr, DenseArrayBase, IndexType, IntegerAttr, i64
+from xdsl.dialects.builtin import AffineMapAttr, IndexType, IntegerAttr
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.ir.affine.affine_expr import AffineSymExpr
@@ -175,7 +175,8 @@ from xdsl.rewriter import Rewriter
 
 from tilewright.cost.cores.tiles import ProductTrips, product_trips
 from tilewright.dialects import cores, tile
-from tilewright.dialects.base import decode
+from tilewright.dialects.base import plain_attributes, rewrite_maps
+from tilewright.dialects.fields import decode, encode
 from tilewright.errors import CompilerBug
 from tilewright.machines.core_grid import DRAM_WRITE, CoreGrid
 from tilewright.passes.base import Remark, Unit
@@ -200,12 +201,12 @@ class ScheduledFinishProductsPass:
         for kernel in unit.timed_kernels(self.name):
             for program in list(kernel.walk()):
                 if isinstance(program, cores.ProgramOp):
-                    self._apply_to(unit, kernel.sym_name.data, program, grid)
+                    self._apply_to(unit, kernel.sym_name, program, grid)
 
     def _apply_to(self, unit: Unit, name: str, program: cores.ProgramOp, grid: CoreGrid) -> None:
         done: set[SSAValue] = set()
         for queue in [op.result for op in program.queues]:
-            found = None if queue in done else finish_of(queue, grid.half_registers(program.wide is not None))
+            found = None if queue in done else finish_of(queue, grid.half_registers(program.wide))
             if found is None:
                 continue
             done |= {each.queue for each in found.sums}
@@ -249,7 +250,7 @@ def _trips(finish: Finish, program: cores.ProgramOp, grid: CoreGrid) -> ProductT
     )
     rows, columns = finish.pages
     tile_pages = rows, columns, first.matmul.block_shape[2] * len(finish.sums)
-    return product_trips(int(loop.trips.value.data), tile_pages, prod(program.shape), written, room, grid)
+    return product_trips(loop.trips, tile_pages, prod(program.shape), written, room, grid)
 
 
 def _is_used_beside(queue: SSAValue, loop: tile.ForOp) -> bool:
@@ -310,7 +311,7 @@ def _take_out(finish: Finish, trips: ProductTrips) -> None:
     """Remove the operations that now run block by block."""
     first = finish.sums[0]
     if first.loop is not None:
-        _shorten(first, int(first.loop.trips.value.data) - trips.last, trips)
+        _shorten(first, first.loop.trips - trips.last, trips)
     else:
         for root in dict.fromkeys(root for each in finish.sums for root in each.roots):
             _erase(root)
@@ -324,7 +325,7 @@ def _last_trips(finish: Finish, trips: ProductTrips) -> tuple[list[Operation], l
     if loop is None:
         return [], []
     roots = {root for each in finish.sums for root in each.roots}
-    left = int(loop.trips.value.data) - trips.last
+    left = loop.trips - trips.last
     before: list[Operation] = []
     after: list[Operation] = []
     for op in loop.body.block.ops:
@@ -340,7 +341,7 @@ def _in_trip(op: Operation, loop: tile.ForOp, number: int, count: int) -> Operat
     for inner in copy.walk():
         _bind(inner, loop.body.block.args[0], number)
         if isinstance(inner, cores.QueueStepOp) and count > 1:
-            inner.pages = IntegerAttr(inner.count * count, IndexType())
+            inner.pages = inner.count * count
     return copy
 
 
@@ -365,16 +366,16 @@ def _shorten(first: Sum, left: int, trips: ProductTrips) -> None:
     if singles < 2:
         _erase(loop)
     else:
-        loop.trips = IntegerAttr(singles, IndexType())
+        loop.trips = singles
 
 
 def _together(first: Sum, loop: tile.ForOp, groups: int, count: int) -> tile.ForOp:
     """A loop that does so many trips at a time, and adds to what there is."""
     made = loop.clone()
-    made.trips = IntegerAttr(groups, IndexType())
+    made.trips = groups
     for op in list(made.body.walk()):
         if isinstance(op, cores.QueueStepOp):
-            op.pages = IntegerAttr(op.count * count, IndexType())
+            op.pages = op.count * count
         elif isinstance(op, cores.AccumulateOp) and op.symbols:
             op.map = _map(0, [], AffineExpr.constant(1))
             op.operands = []
@@ -391,8 +392,8 @@ def _later(first: Sum, matmul: cores.MatmulOp, trip: int) -> cores.MatmulOp:
     return later
 
 
-def _pages_later(at: AffineMapAttr, count: int) -> AffineMapAttr:
-    return AffineMapAttr(AffineMap(0, at.data.num_symbols, (plus(at.data.results[0], count),)))
+def _pages_later(at: AffineMap, count: int) -> AffineMap:
+    return AffineMap(0, at.num_symbols, (plus(at.results[0], count),))
 
 
 def _bind(op: Operation, counter: SSAValue, number: int) -> None:
@@ -406,11 +407,10 @@ def _bind(op: Operation, counter: SSAValue, number: int) -> None:
         symbol = symbols[position]
         return AffineExpr.constant(number) if symbol is counter else AffineExpr.symbol(others.index(symbol))
 
-    for name, attribute in list(op.properties.items()):
-        if isinstance(attribute, AffineMapAttr):
-            map = attribute.data
-            results = tuple(with_symbols(each, replaced) for each in map.results)
-            op.properties[name] = AffineMapAttr(AffineMap(map.num_dims, len(others), results))
+    def fixed(_: str, map: AffineMap) -> AffineMap:
+        return AffineMap(map.num_dims, len(others), tuple(with_symbols(each, replaced) for each in map.results))
+
+    rewrite_maps(op, fixed)
     op.operands = [operand for operand in op.operands if operand is not counter]
 
 
@@ -418,8 +418,7 @@ def _block(finish: Finish, trips: ProductTrips, spot: Spot, passed_on: Sequence[
     """Multiply a block, and compute and pack what follows of it. `passed_on`: queues to which it goes by itself."""
     count = prod(spot.size)
     found: list[Operation] = []
-    pages = {"pages": count}
-    found += [cores.ReserveOp.make([queue], pages, []) for queue in passed_on]
+    found += [cores.ReserveOp(queue=queue, pages=count) for queue in passed_on]
     for op in finish.section.group:
         sums = finish.sum_of(op)
         if sums is None:
@@ -429,7 +428,7 @@ def _block(finish: Finish, trips: ProductTrips, spot: Spot, passed_on: Sequence[
             found.append(_moved(op, finish, spot, passed_on))
         slot = int(decode(op.properties["slot"])) // finish.section.places * count
         found += [_product(sums, spot, slot, trip) for trip in range(trips.last)]
-    found += [cores.PushOp.make([queue], pages, []) for queue in passed_on]
+    found += [cores.PushOp(queue=queue, pages=count) for queue in passed_on]
     for op in found:
         op.location = finish.section.group[0].location
     return found
@@ -439,30 +438,31 @@ def _product(sums: Sum, spot: Spot, slot: int, trip: int) -> cores.MatmulOp:
     """The matmuls of a block, of pages that come so many trips later than the first ones."""
     matmul, (row, column) = sums.matmul, spot.begin(0)
     (height, width), (_, _, depth) = spot.size, matmul.block_shape
-    stride = int(decode(matmul.left_stride))
+    stride = matmul.left_stride
     left = _first_page(matmul.left_at) + trip * _pages_of_trip(sums, matmul.left)
     right = _first_page(matmul.right_at) + trip * _pages_of_trip(sums, matmul.right)
-    attributes: dict[str, Any] = {
-        "slot": slot,
-        "count": height * width,
-        "block": (height, width, depth),
-        "left_stride": stride,
-        "right_stride": sums.columns,
-        "left_at": _map(0, spot.symbols, plus(times(row, stride), left)),
-        "right_at": _map(0, spot.symbols, plus(column, right)),
-    }
-    if matmul.transpose is not None:
-        attributes["transpose"] = True
-    return cores.MatmulOp.make([matmul.left, matmul.right, *spot.symbols], attributes, [])
+    return cores.MatmulOp(
+        left=matmul.left,
+        right=matmul.right,
+        symbols=spot.symbols,
+        slot=slot,
+        count=height * width,
+        block=(height, width, depth),
+        left_stride=stride,
+        right_stride=sums.columns,
+        left_at=_map(0, spot.symbols, plus(times(row, stride), left)),
+        right_at=_map(0, spot.symbols, plus(column, right)),
+        transpose=matmul.transpose,
+    )
 
 
-def _map(dims: int, symbols: Sequence[SSAValue], *results: AffineExpr) -> AffineMapAttr:
-    return AffineMapAttr(AffineMap(dims, len(symbols), results))
+def _map(dims: int, symbols: Sequence[SSAValue], *results: AffineExpr) -> AffineMap:
+    return AffineMap(dims, len(symbols), results)
 
 
-def _first_page(map: AffineMapAttr) -> int:
+def _first_page(map: AffineMap) -> int:
     """The value of a map for the first block."""
-    return int(map.data.eval([], [0] * map.data.num_symbols)[0])
+    return int(map.eval([], [0] * map.num_symbols)[0])
 
 
 def _pages_of_trip(sums: Sum, queue: SSAValue) -> int:
@@ -479,20 +479,21 @@ def _moved(op: Operation, finish: Finish, spot: Spot, passed_on: Sequence[SSAVal
     others = others_of(op, section)
     symbols = [operand for operand in op.operands if isinstance(operand.type, IndexType)]
     row, column = spot.place(len(others))
-    for name, attribute in op.properties.items():
-        if isinstance(attribute, AffineMapAttr):
-            placed = by_place(attribute.data.results[0], symbols, finish)
-            placed = with_dims(placed, lambda d: row if d == 1 else column)
-            if isinstance(op, cores.PackOp) and op.queue in passed_on:
-                placed = PLACE
-            copy.properties[name] = _map(1, [*others, *spot.symbols], placed)
-        elif name in ("slot", "source"):
-            copy.properties[name] = IntegerAttr(int(decode(attribute)) // section.places * count, IndexType())
+
+    def placed(_: str, map: AffineMap) -> AffineMap:
+        if isinstance(op, cores.PackOp) and op.queue in passed_on:
+            return _map(1, [*others, *spot.symbols], PLACE)
+        expression = by_place(map.results[0], symbols, finish)
+        return _map(1, [*others, *spot.symbols], with_dims(expression, lambda d: row if d == 1 else column))
+
+    rewrite_maps(copy, placed)
+    for name, value in plain_attributes(op).items():
+        if name in ("slot", "source"):
+            copy.properties[name] = encode(int(value) // section.places * count)
         elif name == "count":
-            copy.properties[name] = IntegerAttr(count, IndexType())
-        elif name == "arguments" and isinstance(attribute, DenseArrayBase):
-            slots = [n if n < 0 else n // section.places * count for n in decode(attribute)]
-            copy.properties[name] = DenseArrayBase.from_list(i64, slots)
+            copy.properties[name] = encode(count)
+        elif name == "arguments":
+            copy.properties[name] = encode(tuple(n if n < 0 else n // section.places * count for n in value))
     queues = [operand for operand in op.operands if not isinstance(operand.type, IndexType)]
     if any(isinstance(attribute, AffineMapAttr) for attribute in op.properties.values()):
         copy.operands = [*queues, *others, *spot.symbols]
@@ -542,14 +543,14 @@ def _page_dims(finish: Finish, put: cores.PutOp) -> tuple[int, int] | None:
     """The coordinates of a put along which the rows and the columns of pages are."""
     rows, columns = finish.pages
     extents = put.shape
-    depends = any(isinstance(part, AffineSymExpr) for part in put.at.data.results[0].dfs())
+    depends = any(isinstance(part, AffineSymExpr) for part in put.at.results[0].dfs())
     if prod(extents) != rows * columns or depends:
         return None
     ranks = range(len(extents))
     for row in ranks:
         for column in ranks:
             if row != column and (extents[row], extents[column]) == (rows, columns):
-                pages = evaluate_map(put.at.data, extents, [0] * put.at.data.num_symbols)[0]
+                pages = evaluate_map(put.at, extents, [0] * put.at.num_symbols)[0]
                 return (
                     (row, column) if list(pages.reshape(-1)) == list(range(rows * columns)) and row < column else None
                 )
@@ -572,16 +573,22 @@ def _write_by_blocks(finish: Finish, queue: SSAValue, put: cores.PutOp) -> None:
             with_dims(
                 each, lambda d: plus(AffineExpr.dimension(d), first[d]) if d in first else AffineExpr.dimension(d)
             )
-            for each in put.map.data.results
+            for each in put.map.results
         )
         at = plus(times(AffineExpr.dimension(dims[0]), spot.size[1]), AffineExpr.dimension(dims[1]))
-        maps = {"map": _map(put.map.data.num_dims, symbols, *moved), "at": _map(put.map.data.num_dims, symbols, at)}
-        pages = {"pages": prod(spot.size)}
+        stored = cores.PutOp(
+            array=put.array,
+            queue=queue,
+            symbols=symbols,
+            extents=tuple(extents),
+            map=_map(put.map.num_dims, symbols, *moved),
+            at=_map(put.map.num_dims, symbols, at),
+        )
         ops: list[Operation] = [
-            cores.WaitOp.make([queue], pages, []),
-            cores.PutOp.make([put.array, queue, *symbols], {"extents": tuple(extents), **maps}, []),
-            cores.BarrierOp.make([], {"of": cores.WRITE}, []),
-            cores.PopOp.make([queue], pages, []),
+            cores.WaitOp(queue=queue, pages=prod(spot.size)),
+            stored,
+            cores.BarrierOp(of=cores.WRITE),
+            cores.PopOp(queue=queue, pages=prod(spot.size)),
         ]
         for op in ops:
             op.location = put.location

@@ -102,7 +102,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr, DenseArrayBase, i64
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.ir.affine.affine_expr import AffineSymExpr
@@ -122,7 +121,7 @@ class ScheduledMulticastFetchesPass:
         for kernel in unit.timed_kernels(self.name):
             for program in list(kernel.walk()):
                 if isinstance(program, cores.ProgramOp):
-                    self._apply_to(unit, kernel.sym_name.data, program)
+                    self._apply_to(unit, kernel.sym_name, program)
 
     def _apply_to(self, unit: Unit, name: str, program: cores.ProgramOp) -> None:
         left = (unit.machine.core_grid.semaphores - len(program.semaphores)) // 2
@@ -269,9 +268,9 @@ def _in_parts(shared: _Shared, groups: Sequence[_Group]) -> list[_Shared]:
 def _is_in_order(shared: _Shared) -> bool:
     """Whether what is pushed are the pages that are fetched, in their order, each of which is seen to by itself."""
     fetch = shared.fetch
-    if any(isinstance(part, AffineSymExpr) for part in fetch.at.data.results[0].dfs()):
+    if any(isinstance(part, AffineSymExpr) for part in fetch.at.results[0].dfs()):
         return False
-    pages = evaluate_map(fetch.at.data, fetch.shape, [0] * fetch.at.data.num_symbols)[0]
+    pages = evaluate_map(fetch.at, fetch.shape, [0] * fetch.at.num_symbols)[0]
     same = all(op.shape == fetch.shape for op in shared.after if isinstance(op, cores.PadOp))
     return same and max(fetch.shape, default=1) > 1 and list(pages.reshape(-1)) == list(range(shared.pages))
 
@@ -282,30 +281,30 @@ def _part(op: Operation, dim: int, first: int, size: int) -> Any:
     if isinstance(copy, cores.PagesOp):
         extents = [*copy.shape]
         extents[dim] = size
-        copy.extents = DenseArrayBase.from_list(i64, extents)
+        copy.extents = tuple(extents)
 
         def placed(d: int) -> AffineExpr:
             return plus(AffineExpr.dimension(d), first if d == dim else 0)
 
-        copy.map, copy.at = (_placed(map.data, placed) for map in (copy.map, copy.at))
+        copy.map, copy.at = (_placed(map, placed) for map in (copy.map, copy.at))
     return copy
 
 
-def _placed(map: AffineMap, placed: Callable[[int], AffineExpr]) -> AffineMapAttr:
+def _placed(map: AffineMap, placed: Callable[[int], AffineExpr]) -> AffineMap:
     """A map of other dims."""
-    return AffineMapAttr(AffineMap(map.num_dims, map.num_symbols, tuple(with_dims(e, placed) for e in map.results)))
+    return AffineMap(map.num_dims, map.num_symbols, tuple(with_dims(e, placed) for e in map.results))
 
 
 def _group_of(op: cores.FetchOp, program: cores.ProgramOp) -> _Group | None:
     """The cores that fetch the same pages, as often; None where there is but one."""
     row, column = program.body.block.args
-    used = _used_in([op.map.data, op.at.data], op.symbols)
+    used = _used_in([op.map, op.at], op.symbols)
     parent: Operation | None = op.parent_op()
     while parent is not None and not isinstance(parent, cores.ThreadOp):
         if isinstance(parent, cores.IfOp):
             return None
         if isinstance(parent, tile.ForOp) and parent.end is not None:
-            used |= _used_in([parent.end.data], parent.symbols)
+            used |= _used_in([parent.end], parent.symbols)
         parent = parent.parent_op()
     rows, columns = program.shape
     along = (row not in used and rows > 1, column not in used and columns > 1)
@@ -335,9 +334,6 @@ def _in_pairs(found: Sequence[_Shared]) -> list[list[_Shared]]:
     return pairs
 
 
-_Made = tuple[type[Any], list[SSAValue], dict[str, Any]]
-
-
 def _multicast(program: cores.ProgramOp, together: Sequence[_Shared]) -> None:
     """All state that they have room, and those that fetch begin to; then these send, and the others wait, those that
     send something else too when they have; and those that sent wait until it has come, when the pages are at work
@@ -346,35 +342,34 @@ def _multicast(program: cores.ProgramOp, together: Sequence[_Shared]) -> None:
     places: list[SSAValue] = list(program.body.block.args)
     row, column = AffineExpr.symbol(0), AffineExpr.symbol(1)
 
-    def map_to(*results: AffineExpr) -> AffineMapAttr:
-        return AffineMapAttr(AffineMap(0, 2, tuple(results)))
+    def map_to(*results: AffineExpr) -> AffineMap:
+        return AffineMap(0, 2, tuple(results))
 
     first = together[0].reserve
     last = together[-1].push
-    choices: list[list[tuple[_Shared, list[Operation | _Made], list[Operation | _Made]]]] = [[], [], [], []]
+    choices: list[list[tuple[_Shared, list[Operation], list[Operation]]]] = [[], [], [], []]
     for each in together:
         ready, sent = (_semaphore(program, name) for name in ("ready", "sent"))
         rectangle = map_to(*each.group.rectangle(row, column))
         at, core = map_to(AffineExpr.constant(each.first)), map_to(*each.group.fetching(row, column))
-        pages = {"at": at, "pages": each.pages, "rectangle": rectangle}
-        sending: list[Operation | _Made] = [
+        sending: list[Operation] = [
             *each.after,
-            (cores.SemaphoreWaitOp, [ready], {"value": each.group.count - 1}),
-            (cores.SemaphoreSetOp, [ready], {"value": 0}),
-            (cores.MulticastOp, [each.push.queue, *places], pages),
-            (cores.SemaphoreSetOp, [sent], {"value": 1}),
-            (cores.SemaphoreMulticastOp, [sent, *places], {"rectangle": rectangle}),
+            cores.SemaphoreWaitOp(semaphore=ready, value=each.group.count - 1),
+            cores.SemaphoreSetOp(semaphore=ready, value=0),
+            cores.MulticastOp(queue=each.push.queue, symbols=places, at=at, pages=each.pages, rectangle=rectangle),
+            cores.SemaphoreSetOp(semaphore=sent, value=1),
+            cores.SemaphoreMulticastOp(semaphore=sent, symbols=places, rectangle=rectangle),
         ]
-        receiving: list[Operation | _Made] = [
-            (cores.SemaphoreWaitOp, [sent], {"value": 1}),
-            (cores.SemaphoreSetOp, [sent], {"value": 0}),
+        receiving: list[Operation] = [
+            cores.SemaphoreWaitOp(semaphore=sent, value=1),
+            cores.SemaphoreSetOp(semaphore=sent, value=0),
         ]
         # The number that is sent is read until it has come.
-        ending: list[Operation | _Made] = [
-            (cores.BarrierOp, [], {"of": cores.WRITE}),
-            (cores.SemaphoreSetOp, [sent], {"value": 0}),
+        ending: list[Operation] = [
+            cores.BarrierOp(of=cores.WRITE),
+            cores.SemaphoreSetOp(semaphore=sent, value=0),
         ]
-        asking: list[Operation | _Made] = [(cores.SemaphoreIncrementOp, [ready, *places], {"core": core, "value": 1})]
+        asking: list[Operation] = [cores.SemaphoreIncrementOp(semaphore=ready, symbols=places, core=core, value=1)]
         choices[0].append((each, [each.fetch], asking))
         if len(together) == 1:
             choices[1].append((each, sending, receiving))
@@ -402,32 +397,28 @@ def _multicast(program: cores.ProgramOp, together: Sequence[_Shared]) -> None:
 def _choice(
     each: _Shared,
     places: Sequence[SSAValue],
-    map: AffineMapAttr,
-    then: Sequence[Operation | _Made],
-    otherwise: Sequence[Operation | _Made],
+    map: AffineMap,
+    then: Sequence[Operation],
+    otherwise: Sequence[Operation],
 ) -> cores.IfOp:
     regions: list[Region] = []
     for steps in (then, otherwise):
         inner = Block()
         for step in steps:
-            if isinstance(step, Operation):
-                if step.parent is not None:
-                    step.detach()
-                inner.add_op(step)
-                continue
-            cls, operands, attributes = step
-            made: Operation = cls.make(operands, attributes, [])
-            made.location = each.push.location
-            inner.add_op(made)
-        inner.add_op(cores.EndOp.make([], {}, []))
+            if step.parent is not None:
+                step.detach()
+            else:
+                step.location = each.push.location
+            inner.add_op(step)
+        inner.add_op(cores.EndOp())
         regions.append(Region(inner))
-    choice: cores.IfOp = cores.IfOp.make(places, {"map": map}, [], regions)
+    choice = cores.IfOp(symbols=places, map=map, then=regions[0], otherwise=regions[1])
     choice.location = each.push.location
     return choice
 
 
 def _semaphore(program: cores.ProgramOp, name: str) -> SSAValue:
-    made = cores.SemaphoreOp.make([], {"initial": 0}, [cores.SemaphoreType()])
+    made = cores.SemaphoreOp(initial=0, result=cores.SemaphoreType())
     made.results[0].name_hint = name
     program.body.block.insert_op_before(made, program.threads[0])
     return made.results[0]

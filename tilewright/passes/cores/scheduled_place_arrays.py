@@ -125,7 +125,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from xdsl.dialects.builtin import IndexType, IntegerAttr
 from xdsl.ir import SSAValue
 
 from tilewright.cached import cached_property
@@ -244,7 +243,7 @@ class _Placer:
 
     def _choose(self, option: _Option, chosen: dict[SSAValue, Stored]) -> None:
         found, kernel = option.array, option.array.uses[0][1]
-        what = f"an array of {array_type(found.value)} that `{kernel.sym_name.data}` makes"
+        what = f"an array of {array_type(found.value)} that `{kernel.sym_name}` makes"
         begin = self._place_for(found, option.bytes)
         if not self._has_room(found, begin):
             self._remark(what, "in DRAM", f"no core has room for {option.bytes} bytes of it next to its queues")
@@ -279,7 +278,7 @@ class _Placer:
         """The steps of each call and the address at which the queues of its kernel end."""
         ends: list[tuple[tuple[int, int], int]] = []
         for call in self.lives.calls:
-            program = _program(self.unit.kernel(call.callee.data))
+            program = _program(self.unit.kernel(call.callee))
             queues = 0 if program is None else queue_bytes(program, self.grid)
             ends.append((self.lives.steps[call], self.grid.memory_base_bytes + queues))
         return ends
@@ -304,14 +303,14 @@ class _Placer:
         """Queues of a kernel are below all arrays that are there when it runs."""
         limits: dict[str, int] = {}
         for call in self.lives.calls:
-            steps, name = self.lives.steps[call], call.callee.data
+            steps, name = self.lives.steps[call], call.callee
             lowest = min((begin for found, begin, _ in self.placed if found.is_alive(steps)), default=None)
             if lowest is not None:
                 limits[name] = min(lowest, limits.get(name, lowest))
         for name, limit in limits.items():
             program = _program(self.unit.kernel(name))
             if program is not None:
-                program.arrays_begin_bytes = IntegerAttr(limit, IndexType())
+                program.arrays_begin_bytes = limit
 
 
 def _page_bytes(kernel: tile.KernelOp, number: int) -> int:

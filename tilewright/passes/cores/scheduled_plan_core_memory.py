@@ -111,7 +111,7 @@ class ScheduledPlanCoreMemoryPass:
         for kernel in unit.timed_kernels(self.name):
             for op in kernel.walk():
                 if isinstance(op, cores.ProgramOp):
-                    _plan(unit, kernel.sym_name.data, op, grid)
+                    _plan(unit, kernel.sym_name, op, grid)
 
 
 def _plan(unit: Unit, name: str, program: cores.ProgramOp, grid: CoreGrid) -> None:
@@ -126,7 +126,7 @@ def _plan(unit: Unit, name: str, program: cores.ProgramOp, grid: CoreGrid) -> No
         unit.remarks.append(Remark(ScheduledPlanCoreMemoryPass.name, name, decision, "no room in L1"))
     address = grid.memory_base_bytes
     for queue in program.queues:
-        queue.address_bytes = IntegerAttr(address, IndexType())
+        queue.address_bytes = address
         address += sizes[queue]
 
 
@@ -139,14 +139,14 @@ def step_pages(queue: cores.QueueOp) -> int:
 def is_ahead(queue: cores.QueueOp) -> bool:
     """Whether a queue is between two threads, and has room for more than what is pushed at a time."""
     ends = [use.operation for use in queue.result.uses if isinstance(use.operation, cores.PushOp | cores.PopOp)]
-    roles = {cores.thread_of(end).role.data for end in ends}
+    roles = {cores.thread_of(end).role for end in ends}
     return len(roles) > 1 and cores.queue_type(queue.result).pages >= 2 * step_pages(queue)
 
 
 def _why_it_stays(queue: cores.QueueOp) -> str:
     """Why a queue has no fewer pages."""
     pages, step = cores.queue_type(queue.result).pages, step_pages(queue)
-    roles = sorted({cores.thread_of(use.operation).role.data for use in queue.result.uses})
+    roles = sorted({cores.thread_of(use.operation).role for use in queue.result.uses})
     users = f"between {' and '.join(roles)}" if len(roles) > 1 else f"in {roles[0]} alone"
     if pages == 1:
         return f"{users}, already of one page"

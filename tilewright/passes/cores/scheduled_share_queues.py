@@ -116,7 +116,7 @@ class ScheduledShareQueuesPass:
             for op in list(kernel.walk()):
                 if isinstance(op, cores.ProgramOp):
                     _share(op)
-                    _check_count(kernel.sym_name.data, op, unit.machine.core_grid)
+                    _check_count(kernel.sym_name, op, unit.machine.core_grid)
 
 
 def _give_back_early(thread: cores.ThreadOp) -> None:
@@ -179,7 +179,7 @@ def _passed_on(queue: cores.QueueOp) -> _Passed | None:
     users = [use.operation for use in queue.result.uses]
     pushes = [op for op in users if isinstance(op, cores.PushOp)]
     waits = [op for op in users if isinstance(op, cores.WaitOp)]
-    fills, empties = ({cores.thread_of(op).role.data for op in ops} for ops in (pushes, waits))
+    fills, empties = ({cores.thread_of(op).role for op in ops} for ops in (pushes, waits))
     if len(fills) != 1 or len(empties) != 1 or fills == empties:
         return None
     done: dict[Block, int] = {}
@@ -219,7 +219,7 @@ def _life_of(queue: cores.QueueOp) -> _Life | None:
     a tile from trip to trip of a loop."""
     by_role: dict[str, list[Operation]] = {}
     for use in queue.result.uses:
-        by_role.setdefault(cores.thread_of(use.operation).role.data, []).append(use.operation)
+        by_role.setdefault(cores.thread_of(use.operation).role, []).append(use.operation)
     blocks: dict[str, tuple[Block, int, int]] = {}
     for role, users in by_role.items():
         steps = [user for user in users if isinstance(user, cores.QueueStepOp)]
@@ -236,7 +236,7 @@ def _life_of(queue: cores.QueueOp) -> _Life | None:
     same = len({step.count for step in steps}) == 1
     if not once or not same:
         return None
-    roles = [cores.thread_of(steps[kinds.index(kind)]).role.data for kind in (cores.PushOp, cores.PopOp)]
+    roles = [cores.thread_of(steps[kinds.index(kind)]).role for kind in (cores.PushOp, cores.PopOp)]
     return _Life(queue, (roles[0], roles[1]), blocks)
 
 

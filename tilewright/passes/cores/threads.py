@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from xdsl.dialects.builtin import AffineMapAttr, DenseArrayBase, IndexType, LocationAttr, i32
+from xdsl.dialects.builtin import DenseArrayBase, IndexType, LocationAttr, i32
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.ir.affine.affine_expr import AffineBinaryOpExpr, AffineBinaryOpKind, AffineConstantExpr, AffineDimExpr
 
 from tilewright.dialects import cores, tile
+from tilewright.dialects.fields import encode
 from tilewright.errors import CompilerBug
 
 CORE_ROW, CORE_COLUMN = 0, 1
@@ -42,7 +43,7 @@ class Threads:
         if movers == 1:
             self._runs[cores.WRITER] = cores.READER
         self.body = cores.region_of(2)
-        self.program = cores.ProgramOp.make([], {"cores": shape}, [], [self.body])
+        self.program = cores.ProgramOp(cores=shape, body=self.body)
         self._bodies = {role: cores.region_of() for role in cores.ROLES}
         row, column = self.body.block.args
         self._roots: dict[str, dict[int, SSAValue]] = {
@@ -64,7 +65,7 @@ class Threads:
         from xdsl.dialects.builtin import IntegerAttr, StringAttr
 
         type = cores.QueueType(StringAttr(format), IntegerAttr(pages, IndexType()))
-        op = cores.QueueOp.make([], {}, [type])
+        op = cores.QueueOp(result=type)
         if hint:
             op.results[0].name_hint = hint
         self._place(op)
@@ -73,7 +74,7 @@ class Threads:
 
     def semaphore(self, hint: str) -> SSAValue:
         """A semaphore that is 0 in the beginning."""
-        op = cores.SemaphoreOp.make([], {"initial": 0}, [cores.SemaphoreType()])
+        op = cores.SemaphoreOp(initial=0, result=cores.SemaphoreType())
         op.results[0].name_hint = hint
         self._place(op)
         self.body.block.add_op(op)
@@ -100,21 +101,19 @@ class Threads:
         numbers = {root: position for position, root in enumerate(roots)}
         numbers |= {-1 - n: len(roots) + n for n in range(len(lanes))}
         made = {
-            name: AffineMapAttr(
-                AffineMap(
-                    dims,
-                    len(roots) + (len(lanes) if name == "map" else 0),
-                    tuple(with_symbols(e, lambda r: AffineExpr.symbol(numbers[r])) for e in results),
-                )
+            name: AffineMap(
+                dims,
+                len(roots) + (len(lanes) if name == "map" else 0),
+                tuple(with_symbols(e, lambda r: AffineExpr.symbol(numbers[r])) for e in results),
             )
             for name, (dims, results) in maps.items()
         }
         symbols = [self._roots[role][root] for root in roots]
-        sizes: dict[str, Any] = {}
+        properties = {name: encode(value) for name, value in {**attributes, **made}.items()}
         if issubclass(cls, cores.ElementsOp):
             segments = [1, 1, len(symbols), len(lanes)]
-            sizes["operandSegmentSizes"] = DenseArrayBase.from_list(i32, segments)
-        op = cls.make([*operands, *symbols, *lanes], {**attributes, **made, **sizes}, [], list(regions))
+            properties["operandSegmentSizes"] = DenseArrayBase.from_list(i32, segments)
+        op = cls.create(operands=[*operands, *symbols, *lanes], properties=properties, regions=list(regions))
         self._place(op)
         self.at[role].add_op(op)
         return op
@@ -162,7 +161,7 @@ class Threads:
         for role, op in scope.loops.items():
             last = cores.EndOp if isinstance(op, cores.IfOp) else tile.YieldOp
             for region in op.regions:
-                region.block.add_op(last.make([], {}, []))
+                region.block.add_op(last())
             parent = op.parent_block()
             if parent is None:
                 raise CompilerBug("a loop in no block")
@@ -180,13 +179,12 @@ class Threads:
         for ending in self.scopes[0].endings:
             ending()
         for role, region in self._bodies.items():
-            region.block.add_op(cores.EndOp.make([], {}, []))
+            region.block.add_op(cores.EndOp())
             drop_empty(region.block)
             if region.block.first_op is region.block.last_op:
                 continue
-            attributes = {"role": role} | ({"noc": networks[role]} if role in networks else {})
-            self.body.block.add_op(cores.ThreadOp.make([], attributes, [], [region]))
-        self.body.block.add_op(cores.EndOp.make([], {}, []))
+            self.body.block.add_op(cores.ThreadOp(role=role, noc=networks.get(role), body=region))
+        self.body.block.add_op(cores.EndOp())
         return self.program
 
 

@@ -154,23 +154,25 @@ class _Made:
         """For each weight the sum of the matmuls of digits whose places add up to it. Each digit of the left operand is
         done with before the next one is needed."""
         type = tensor(ArrayType(array_type(self.before.result).shape, dtypes.f32))
-        sums = [self._add(tile.FullOp.make([], {"value": 0.0}, [type]))] * len(left)
+        sums = [self._add(tile.FullOp(value=0.0, result=type))] * len(left)
         for place, digit in reversed([*enumerate(left)]):
             for weight in range(place, len(left)):
-                sums[weight] = self._add(tile.DotOp.make([digit, right[weight - place], sums[weight]], {}, [type]))
+                sums[weight] = self._add(
+                    tile.DotOp(left=digit, right=right[weight - place], accumulator=sums[weight], result=type)
+                )
         return [self.cast(each, self.dtype) for each in sums]
 
     def mapped(self, fn: str, left: SSAValue, right: SSAValue) -> SSAValue:
-        return self._add(tile.MapOp.make([left, right], {"fn": fn}, [left.type]))
+        return self._add(tile.MapOp(arguments=[left, right], fn=fn, outputs=[left.type]))
 
     def filled(self, value: int, like: SSAValue) -> SSAValue:
         key = value, array_type(like).shape
         if key not in self._filled:
-            self._filled[key] = self._add(tile.FullOp.make([], {"value": value}, [like.type]))
+            self._filled[key] = self._add(tile.FullOp(value=value, result=like.type))
         return self._filled[key]
 
     def cast(self, value: SSAValue, dtype: DType) -> SSAValue:
-        return self._add(tile.CastOp.make([value], {}, [tensor(ArrayType(array_type(value).shape, dtype))]))
+        return self._add(tile.CastOp(arguments=[value], outputs=[tensor(ArrayType(array_type(value).shape, dtype))]))
 
     def _add(self, op: Operation) -> SSAValue:
         op.location = self.before.location

@@ -39,7 +39,7 @@ from xdsl.ir import Operation, SSAValue
 
 from tilewright import dtypes
 from tilewright.dialects import tile
-from tilewright.dialects.base import array_type, tensor
+from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.passes.base import Unit
@@ -53,7 +53,7 @@ class TileExpandParitiesPass:
     def apply(self, unit: Unit) -> None:
         for kernel in unit.timed_kernels(self.name):
             for op in [op for op in kernel.body.block.walk() if isinstance(op, tile.ReduceOp | tile.ScanOp)]:
-                if op.fn.data == "bitwise_xor" and array_type(op.operands[0]).dtype.is_bool:
+                if op.fn == "bitwise_xor" and array_type(op.operands[0]).dtype.is_bool:
                     _expand(op)
 
 
@@ -69,13 +69,15 @@ def _expand(op: tile.ReduceOp | tile.ScanOp) -> None:
         return made.results[0]
 
     def cast(value: SSAValue, dtype: DType) -> SSAValue:
-        return added(tile.CastOp.make([value], {}, [tensor(ArrayType(array_type(value).shape, dtype))]))
+        return added(tile.CastOp(arguments=[value], outputs=[tensor(ArrayType(array_type(value).shape, dtype))]))
 
     type = tensor(ArrayType(shape, dtypes.i32))
     counted = cast(op.operands[0], dtypes.i32)
-    count = added(op.make([counted], op.plain() | {"fn": "add"}, [type]))
-    one = added(tile.FullOp.make([], {"value": 1}, [type]))
-    last = added(tile.MapOp.make([count, one], {"fn": "bitwise_and"}, [type]))
+    counting = rebuilt(op, [counted], [type])
+    counting.fn = "add"
+    count = added(counting)
+    one = added(tile.FullOp(value=1, result=type))
+    last = added(tile.MapOp(arguments=[count, one], fn="bitwise_and", outputs=[type]))
     op.results[0].replace_all_uses_with(cast(last, dtypes.bool_))
     op.detach()
     op.erase()

@@ -38,7 +38,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright import dtypes
@@ -62,13 +61,17 @@ def _expand(op: tile.TopKOp) -> None:
     source = array_type(op.operands[0])
     axis = source.rank - 1
     places = ArrayType(source.shape, dtypes.i64)
-    map = AffineMapAttr(AffineMap(source.rank, 0, (AffineExpr.dimension(axis),)))
-    place = tile.IotaOp.make([], {"map": map}, [tensor(places)])
-    attributes = {"axis": axis, "descending": True}
-    in_order = tile.SortOp.make([op.operands[0], place.results[0]], attributes, [tensor(source), tensor(places)])
-    window = {"starts": (0,) * source.rank, "limits": array_type(op.results[0]).shape, "strides": (1,) * source.rank}
+    map = AffineMap(source.rank, 0, (AffineExpr.dimension(axis),))
+    place = tile.IotaOp(map=map, result=tensor(places))
+    in_order = tile.SortOp(
+        arguments=[op.operands[0], place.result],
+        axis=axis,
+        descending=True,
+        outputs=[tensor(source), tensor(places)],
+    )
+    starts, limits, strides = (0,) * source.rank, array_type(op.results[0]).shape, (1,) * source.rank
     slices = [
-        tile.SliceOp.make([whole], window, [result.type])
+        tile.SliceOp(arguments=[whole], starts=starts, limits=limits, strides=strides, outputs=[result.type])
         for whole, result in zip(in_order.results, op.results, strict=True)
     ]
     block = op.parent_block()

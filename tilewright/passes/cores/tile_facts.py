@@ -12,7 +12,7 @@ from xdsl.ir.affine import AffineDimExpr, AffineExpr
 
 from tilewright import dtypes, ops
 from tilewright.dialects import tile
-from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.base import array_type, rebuilt
 from tilewright.dialects.walks import producers_first
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
@@ -63,7 +63,7 @@ def is_wide_type(dtype: DType) -> bool:
 def drop_unused(kernel: tile.KernelOp) -> None:
     """Take out what computes tiles that nothing takes, and loops of no trip."""
     for op in list(kernel.walk()):
-        if isinstance(op, tile.ForOp) and not op.trips.value.data:
+        if isinstance(op, tile.ForOp) and not op.trips:
             for result, initial in zip(op.results, op.initial, strict=True):
                 result.replace_all_uses_with(initial)
             for inner in list(op.body.block.ops):
@@ -91,7 +91,7 @@ def _drop_unused_results(op: tile.IfOp) -> None:
         if last is not None:
             last.operands = [last.operands[position] for position in kept]
     regions = [op.detach_region(region) for region in (op.then, op.otherwise)]
-    made = tile.IfOp.make([op.condition], op.plain(), [op.results[position].type for position in kept], regions)
+    made = rebuilt(op, [op.condition], [op.results[position].type for position in kept], regions)
     made.location = op.location
     for position, result in zip(kept, made.results, strict=True):
         op.results[position].replace_all_uses_with(result)
@@ -192,7 +192,7 @@ def number_of(value: SSAValue) -> float | None:
     op = value.owner
     while isinstance(op, tile.BroadcastOp | tile.CastOp | tile.RelayoutOp):
         op = op.operands[0].owner
-    return float(decode(op.value)) if isinstance(op, tile.FullOp) else None
+    return float(op.value) if isinstance(op, tile.FullOp) else None
 
 
 def changes_nothing(value: SSAValue, fn: str) -> bool:
@@ -237,19 +237,19 @@ def load_behind_of(op: Operation) -> Loaded | None:
         return None
     dtype = array_type(inner.result).dtype
     given = [each.value for each in fills] + ([] if inner.fill is None else [inner.fill])
-    values = {number_of_carrier(float(decode(each)), dtype) for each in given}
+    values = {number_of_carrier(float(each), dtype) for each in given}
     if len(values) > 1 or not all(_fills_beyond(each, inner) for each in fills):
         return None
-    parts = [part for each in fills for part in each.map.data.results[0].dfs()]
+    parts = [part for each in fills for part in each.map.results[0].dfs()]
     return Loaded(inner, values.pop(), frozenset(p.position for p in parts if isinstance(p, AffineDimExpr)))
 
 
 def _fills_beyond(op: tile.FillPaddingOp, load: tile.LoadOp) -> bool:
     """Whether lanes are filled where a load is beyond its array along a dim."""
-    (position,) = op.map.data.results
+    (position,) = op.map.results
     wanted = with_symbols(position, lambda p: AffineExpr.symbol(_number(op.symbols[p])))
-    limit = int(op.limit.value.data)
-    for expression, size in zip(load.map.data.results, tile.ref_type(load.source).shape, strict=True):
+    limit = op.limit
+    for expression, size in zip(load.map.results, tile.ref_type(load.source).shape, strict=True):
         own = with_symbols(expression, lambda p: AffineExpr.symbol(_number(load.symbols[p])))
         if size == limit and own == wanted:
             return True
@@ -318,7 +318,7 @@ def _is_widened_load(op: Operation) -> bool:
 
 def _is_repeated(op: Operation) -> bool:
     """Whether a function that takes long is computed of a tile that only larger ones repeat."""
-    if not isinstance(op, tile.MapOp) or ops.FUNCTIONS[op.fn.data].cost not in (ops.DIVIDE, ops.TRANSCENDENTAL):
+    if not isinstance(op, tile.MapOp) or ops.FUNCTIONS[op.fn].cost not in (ops.DIVIDE, ops.TRANSCENDENTAL):
         return False
     size = prod(array_type(op.results[0]).shape)
     users = [use.operation for use in op.results[0].uses]

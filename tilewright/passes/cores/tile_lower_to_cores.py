@@ -57,7 +57,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import BoolAttr, IndexType
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, SSAValue
 from xdsl.ir.affine import AffineExpr
 
@@ -141,9 +141,9 @@ class _Lowering:
         check_types(kernel)
         if any(tile.ref_type(ref).dtype == dtypes.i64 for ref in kernel.refs):
             self._remark("arrays of i64 are computed in 32 bits", "numbers from the host are checked to fit")
-        result = tile.kernel(kernel.sym_name.data, (), [tile.ref_type(r) for r in kernel.refs], kernel.effect_names)
+        result = tile.kernel(kernel.sym_name, (), [tile.ref_type(r) for r in kernel.refs], kernel.effect_names)
         if 0 in kernel.grid_shape:
-            result.body.block.add_op(tile.YieldOp.make([], {}, []))
+            result.body.block.add_op(tile.YieldOp())
             return result
         wide = is_wide(kernel)
         self.shared = shared_of(kernel, grid)
@@ -166,13 +166,13 @@ class _Lowering:
         program = self.threads.finish({cores.READER: 0, cores.WRITER: 1})
         drop_empty_zones(program)
         if wide:
-            program.wide = BoolAttr.from_bool(True)
+            program.wide = True
         result.body.block.add_op(program)
-        result.body.block.add_op(tile.YieldOp.make([], {}, []))
+        result.body.block.add_op(tile.YieldOp())
         return result
 
     def _remark(self, decision: str, reason: str) -> None:
-        remark = Remark(TileLowerToCoresPass.name, self.kernel.sym_name.data, decision, reason)
+        remark = Remark(TileLowerToCoresPass.name, self.kernel.sym_name, decision, reason)
         if remark not in self.unit.remarks:
             self.unit.remarks.append(remark)
 
@@ -215,7 +215,7 @@ class _Lowering:
         indices = [s for s in op.symbols if isinstance(s.type, IndexType)]
         window = None
         if len(indices) == len(op.symbols):
-            window = window_of(op.map.data, type.shape, array.shape, len(indices))
+            window = window_of(op.map, type.shape, array.shape, len(indices))
         form = self.tiles.natural(op.value) if window is None else window.form
         by_rows = cores.is_by_rows(op.destination)
         held = self._as_rows(op, form) if by_rows else self._stored(op, form, window)
@@ -239,7 +239,7 @@ class _Lowering:
             if stored_format(op.destination) == "bfp8":
                 what = "elements of an array of block floats are not written one by one"
                 raise refuse(op, what, help="store it as it is")
-            maps = self.tiles.lane_maps(op.map.data, op.symbols, type.rank)
+            maps = self.tiles.lane_maps(op.map, op.symbols, type.rank)
             queues = [h.queue for h in lanes]
             # What is held may be another tile, turned around: its elements are counted as the stored one's are.
             attributes = {"shape": type.shape, "rows": form.rows, "columns": form.columns}
@@ -285,7 +285,7 @@ class _Lowering:
     def _in_lines(self, op: tile.ScanOp | tile.SortOp) -> None:
         fn = ""
         if isinstance(op, tile.ScanOp):
-            fn = op.fn.data
+            fn = op.fn
             if array_type(op.operands[0]).dtype.is_bool:
                 fn = _BOOL_REDUCTIONS.get(fn, fn)
         self.tiles.in_lines(op, fn)
@@ -385,14 +385,14 @@ class _Lowering:
     def _for(self, op: tile.ForOp) -> None:
         """Lower a loop. Carried tiles are in queues with room for two tiles: the present one is read while the next one
         is computed. A sum of matmuls stays in the pages in which it is accumulated."""
-        block, trips = op.body.block, int(op.trips.value.data)
+        block, trips = op.body.block, op.trips
         arguments = block.args[1:]
         sums = {} if op.end is not None else sums_of(op)
         outer = self.threads.scopes[-1]
         queues = [self._begun(op, position, position in sums) for position in range(len(arguments))]
         end = None
         if op.end is not None:
-            end = with_symbols(op.end.data.results[0], lambda p: self.tiles.index[op.symbols[p]])
+            end = with_symbols(op.end.results[0], lambda p: self.tiles.index[op.symbols[p]])
         shared = self.shared if self.shared is not None and self.shared.loop is op else None
         if shared is not None:
             trips, end = shared.each, shared.end
@@ -450,7 +450,7 @@ class _Lowering:
             self.threads.add(cores.COMPUTE, cores.PushOp, [total], pages)
             held = Held(total, partial.form, partial.type, scope)
             self.tiles.add(result, self.tiles.waited(held, cores.COMPUTE))
-        decision = f"{shared.count} cores share the loop of each point, of {int(shared.loop.trips.value.data)} trips"
+        decision = f"{shared.count} cores share the loop of each point, of {shared.loop.trips} trips"
         self._remark(decision, f"there are {prod(self.kernel.grid_shape)} points")
 
     def _begun(self, op: tile.ForOp, position: int, is_sum: bool) -> SSAValue:

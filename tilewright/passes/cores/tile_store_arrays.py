@@ -181,7 +181,7 @@ def _store_for(
     made: dict[tuple[str, tuple[Stored, ...]], str],
 ) -> None:
     """The kernel of a call takes its arrays as they are stored."""
-    name = call.callee.data
+    name = call.callee
     kernel = unit.kernel(name)
     operands, results = iter(call.operands), iter(call.results)
     wanted: list[Stored] = []
@@ -192,11 +192,11 @@ def _store_for(
     key = (name, tuple(wanted))
     if key not in made:
         made[key] = name if all(each == _AS_IT_IS for each in wanted) else _with_kinds(unit, kernel, wanted, len(made))
-    call.callee = StringAttr(made[key])
+    call.callee = made[key]
 
 
 def _free_name(unit: Unit, stem: str, number: int) -> str:
-    taken = {kernel.sym_name.data for kernel in unit.kernels()}
+    taken = {kernel.sym_name for kernel in unit.kernels()}
     while f"{stem}_{number}" in taken:
         number += 1
     return f"{stem}_{number}"
@@ -208,15 +208,15 @@ def _with_kinds(unit: Unit, kernel: tile.KernelOp, wanted: list[Stored], number:
         op
         for block in blocks_of(unit.main)
         for op in block.ops
-        if isinstance(op, array.CallOp) and op.callee.data == kernel.sym_name.data
+        if isinstance(op, array.CallOp) and op.callee == kernel.sym_name
     ]
     if len(calls) > 1:
         copy = kernel.clone()
-        copy.sym_name = StringAttr(_free_name(unit, f"{kernel.sym_name.data}_stored", number))
+        copy.sym_name = _free_name(unit, f"{kernel.sym_name}_stored", number)
         unit.module.body.block.add_op(copy)
         kernel = copy
     for ref, kind in zip(list(kernel.refs), wanted, strict=True):
         if kind != _AS_IT_IS:
             type = tile.RefType(tile.ref_type(ref).array, StringAttr(kind.placement), StringAttr(kind.format))
             Rewriter.replace_value_with_new_type(ref, type)
-    return kernel.sym_name.data
+    return kernel.sym_name

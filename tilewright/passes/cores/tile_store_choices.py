@@ -55,7 +55,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr, FloatAttr, IntegerAttr, f64
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
@@ -89,7 +88,7 @@ class TileStoreChoicesPass:
 
 def _access_where_taken(op: tile.StoreOp | tile.LoadOp, choices: list[tuple[SSAValue, bool]]) -> None:
     """Add an offset to the first index of an access: 0 where all its branches are taken, else one past every array."""
-    map = op.map.data
+    map = op.map
     block = op.parent_block()
     if block is None:
         raise CompilerBug("an access in no block")
@@ -100,25 +99,24 @@ def _access_where_taken(op: tile.StoreOp | tile.LoadOp, choices: list[tuple[SSAV
         return
     shape = array_type(op.value if isinstance(op, tile.StoreOp) else op.result).shape
     whole = tensor(ArrayType(shape, dtypes.i32))
-    inside, outside = (tile.FullOp.make([], {"value": number}, [whole]) for number in (0, _OUTSIDE))
+    inside, outside = (tile.FullOp(value=number, result=whole) for number in (0, _OUTSIDE))
     made: list[Operation] = [inside, outside]
     offset: SSAValue = inside.results[0]
     for condition, is_then in choices:
-        taken = tile.BroadcastOp.make([condition], {"axes": ()}, [tensor(ArrayType(shape, dtypes.bool_))])
+        taken = tile.BroadcastOp(arguments=[condition], axes=(), outputs=[tensor(ArrayType(shape, dtypes.bool_))])
         chosen = [offset, outside.results[0]] if is_then else [outside.results[0], offset]
-        select = tile.MapOp.make([taken.results[0], *chosen], {"fn": "select"}, [whole])
+        select = tile.MapOp(arguments=[taken.results[0], *chosen], fn="select", outputs=[whole])
         made += [taken, select]
         offset = select.results[0]
     for each in made:
         each.location = op.location
     block.insert_ops_before(made, op)
     first = map.results[0] + AffineExpr.symbol(map.num_symbols)
-    op.map = AffineMapAttr(AffineMap(map.num_dims, map.num_symbols + 1, (first, *map.results[1:])))
+    op.map = AffineMap(map.num_dims, map.num_symbols + 1, (first, *map.results[1:]))
     op.operands = [*op.operands, offset]
     if isinstance(op, tile.LoadOp) and op.fill is None:
         # Nothing uses what a branch that is not taken loads; what it computes with it is defined all the same.
-        is_float = array_type(op.result).dtype.is_float
-        op.fill = FloatAttr(0.0, f64) if is_float else IntegerAttr.from_index_int_value(0)
+        op.fill = 0.0 if array_type(op.result).dtype.is_float else 0
 
 
 def _store_what_is_there(op: tile.StoreOp, condition: SSAValue, is_then: bool) -> None:
@@ -128,10 +126,10 @@ def _store_what_is_there(op: tile.StoreOp, condition: SSAValue, is_then: bool) -
         raise CompilerBug("a store in no block")
     type = array_type(op.value)
     whole = tensor(ArrayType(type.shape, dtypes.bool_))
-    old = tile.LoadOp.make([op.destination, *op.symbols], {"map": op.map}, [op.value.type])
-    taken = tile.BroadcastOp.make([condition], {"axes": ()}, [whole])
+    old = tile.LoadOp(source=op.destination, symbols=op.symbols, map=op.map, result=op.value.type)
+    taken = tile.BroadcastOp(arguments=[condition], axes=(), outputs=[whole])
     chosen = [op.value, old.results[0]] if is_then else [old.results[0], op.value]
-    new = tile.MapOp.make([taken.results[0], *chosen], {"fn": "select"}, [op.value.type])
+    new = tile.MapOp(arguments=[taken.results[0], *chosen], fn="select", outputs=[op.value.type])
     for made in (old, taken, new):
         made.location = op.location
         block.insert_op_before(made, op)

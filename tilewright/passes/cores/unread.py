@@ -43,8 +43,8 @@ def unread_dims(kernel: tile.KernelOp) -> dict[tile.LoadOp, set[int]]:
             if found_load is None or stores is None:
                 continue
             load, own_dim = found_load
-            own = _along(load.map.data, load.symbols, tile.ref_type(load.source).shape, own_dim)
-            theirs = [_along(s.map.data, s.symbols, tile.ref_type(s.destination).shape, dim) for s in stores]
+            own = _along(load.map, load.symbols, tile.ref_type(load.source).shape, own_dim)
+            theirs = [_along(s.map, s.symbols, tile.ref_type(s.destination).shape, dim) for s in stores]
             if own is not None and all(each == own for each in theirs):
                 found.setdefault(load, set()).add(own_dim)
     return found

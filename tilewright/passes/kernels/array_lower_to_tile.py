@@ -39,7 +39,6 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from xdsl.dialects.builtin import BoolAttr, IndexType, IntegerAttr
 from xdsl.ir import SSAValue
 
 from tilewright.dialects import array, tile
@@ -90,16 +89,16 @@ class ArrayLowerToTilePass:
 def _replace(
     unit: Unit, planner: KernelPlanner, group: array.FusedOp, known: dict[tuple[object, ...], list[_Kernel]]
 ) -> None:
-    key = (group.kind.data, structural_key(group.body))
+    key = (group.kind, structural_key(group.body))
     kernels = known.get(key)
     if kernels is None:
-        name = f"{group.kind.data}_{len(known)}"
+        name = f"{group.kind}_{len(known)}"
         with unit.timed(name, ArrayLowerToTilePass.name):
             kernels = _lower(unit, planner, group, name, _fallback_key(group, key))
         known[key] = kernels
     values = list(group.operands)
     for kernel in kernels:
-        call = array.CallOp.make(values, {"callee": kernel.name}, [tensor(t) for t in kernel.results])
+        call = array.CallOp(arguments=values, callee=kernel.name, outputs=[tensor(t) for t in kernel.results])
         call.location = group.location
         block = group.parent_block()
         if block is not None:
@@ -113,15 +112,15 @@ def _replace(
 
 def _fallback_key(group: array.FusedOp, key: Hashable) -> Hashable:
     """The key of a group's fallback: attention goes by its sizes, which it had when it was fused as well."""
-    return attention_sizes(attention_parts(group)) if group.kind.data == "attention" else key
+    return attention_sizes(attention_parts(group)) if group.kind == "attention" else key
 
 
 def _lower(unit: Unit, planner: KernelPlanner, group: array.FusedOp, name: str, key: Hashable) -> list[_Kernel]:
     """Add the kernels of a group to the module. Each reads the operands and what those before it computed."""
     fallback = unit.fallbacks.of(key)
-    if group.kind.data == "attention":
+    if group.kind == "attention":
         fallback, _ = planner.attention_fallback(attention_parts(group), fallback)
-    stages = _GROUPS[group.kind.data](planner, group, fallback)
+    stages = _GROUPS[group.kind](planner, group, fallback)
     if fallback.level:
         unit.remarks.append(Remark(ArrayLowerToTilePass.name, name, "smaller tiles", fallback.reason))
     inputs = [array_type(o) for o in group.operands]
@@ -144,11 +143,11 @@ def _kernel(
         effects[stage.updates] = tile.INOUT
     kernel = tile.kernel(name.name, stage.grid, [tile.ref(t) for t in (*inputs, *written)], effects)
     if stage.warps is not None:
-        kernel.warps = IntegerAttr(stage.warps, IndexType())
+        kernel.warps = stage.warps
     if stage.stages is not None:
-        kernel.stages = IntegerAttr(stage.stages, IndexType())
+        kernel.stages = stage.stages
     if stage.passed:
-        kernel.in_order = BoolAttr.from_bool(True)
+        kernel.in_order = True
     refs: dict[SSAValue, SSAValue] = dict(zip(group.body.block.args, kernel.refs, strict=False))
     builder = TileBuilder(
         kernel.body.block,
@@ -159,7 +158,7 @@ def _kernel(
     earlier = kernel.refs[len(refs) : len(inputs)]
     outputs = kernel.refs[len(inputs) :] if stage.updates is None else [kernel.refs[stage.updates]]
     stage.fill(builder, kernel.indices, outputs, earlier)
-    kernel.body.block.add_op(tile.YieldOp.make([], {}, []))
+    kernel.body.block.add_op(tile.YieldOp())
     for block in (region.block for op in kernel.walk() for region in op.regions):
         locate(block.first_op, group.location)
     return kernel

@@ -33,7 +33,7 @@ def depth_of(op: array.ContractOp) -> int:
     """How much of the last contracted dim is summed together; 1 if none is contracted."""
     summed: tuple[int, ...] = op.attributes_of()["left_contract"]
     depth = array_type(op.operands[0]).shape[summed[-1]] if summed else 1
-    return depth if op.part is None else min(depth, op.part.value.data)
+    return depth if op.part is None else min(depth, op.part)
 
 
 def batches_of(op: array.ContractOp) -> int:

@@ -120,7 +120,7 @@ class CorePlanner:
             extents[beside] = min(shape[beside], TILE)
         is_whole = isinstance(op, array.SortOp | array.TopKOp) or shape[axis] <= TILE
         part = shape[axis] if is_whole else even_pages(-(-shape[axis] // TILE), CORE_PAGES) * TILE
-        reverse = isinstance(op, array.ScanOp) and bool(op.reverse.value.data)
+        reverse = isinstance(op, array.ScanOp) and bool(op.reverse)
         return OrderedPlan(shape, axis, part, extents, reverse)
 
     def reshape(self, group: array.FusedOp) -> ReshapePlan:
@@ -132,7 +132,7 @@ def _cycles_after(group: array.FusedOp, op: array.ContractOp, grid: CoreGrid) ->
     shape = array_type(op.results[0]).shape
     maps = [each for each in group.body.walk() if isinstance(each, array.MapOp)]
     after = [each for each in maps if array_type(each.results[0]).shape == shape]
-    return sum(grid.vector_tile_cycles(ops.FUNCTIONS[each.fn.data].cost) for each in after)
+    return sum(grid.vector_tile_cycles(ops.FUNCTIONS[each.fn].cost) for each in after)
 
 
 def _attention_sizes(parts: AttentionParts, row_dim: int) -> Attention:

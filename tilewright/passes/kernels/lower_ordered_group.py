@@ -165,23 +165,24 @@ def _apply(
     types = [array_type(o) for o in operands]
     if isinstance(op, array.ArgReduceOp):
         result = tensor(ArrayType(tuple(axis.extent for axis in tiling.kept), dtypes.i64))
-        made = tile.ArgReduceOp.make(operands, {"fn": a["fn"], "axis": position}, [result])
+        made = tile.ArgReduceOp(arguments=operands, fn=a["fn"], axis=position, outputs=[result])
         builder.block.add_op(made)
         return made.results, tiling.kept
     if isinstance(op, array.TopKOp):
         first = Axis(a["k"], tiling.along.order, "first")
         shape = (*(axis.extent for axis in tiling.kept), a["k"])
-        made = tile.TopKOp.make(
-            operands, {"k": a["k"]}, [tensor(ArrayType(shape, dtype)) for dtype in (types[0].dtype, dtypes.i64)]
+        made = tile.TopKOp(
+            arguments=operands,
+            k=a["k"],
+            outputs=[tensor(ArrayType(shape, dtype)) for dtype in (types[0].dtype, dtypes.i64)],
         )
         builder.block.add_op(made)
         return made.results, (*tiling.kept, first)
     if isinstance(op, array.ScanOp):
-        attributes = {"fn": a["fn"], "axis": position, "reverse": a["reverse"]}
-        made = tile.ScanOp.make(operands, attributes, [tensor(types[0])])
+        made = tile.ScanOp(arguments=operands, fn=op.fn, axis=position, reverse=op.reverse, outputs=[tensor(types[0])])
     else:
-        attributes = {"axis": position, "descending": a["descending"]}
-        made = tile.SortOp.make(operands, attributes, [tensor(t) for t in types])
+        outputs = [tensor(t) for t in types]
+        made = tile.SortOp(arguments=operands, axis=position, descending=op.descending, outputs=outputs)
     builder.block.add_op(made)
     return made.results, axes
 
@@ -206,11 +207,11 @@ def _scan_part(op: array.ScanOp, plan: OrderedPlan, builder: TileBuilder, indice
     part = builder.cast(builder.pull(op.operands[0], tiling.at), dtype)
     part = Tile(builder.expand(part, tiling.axes), tiling.axes)
     if size % plan.part:
-        part = builder.fill_padding(part, tiling.at[plan.axis], size, _neutral(op.fn.data, dtype))
-    total = builder.reduce(part, op.fn.data, [tiling.along])
+        part = builder.fill_padding(part, tiling.at[plan.axis], size, _neutral(op.fn, dtype))
+    total = builder.reduce(part, op.fn, [tiling.along])
     number = Linear.of(indices[-1])
-    before = builder.load(totals, tiling.with_axis(plan.axis, number + -1), fill=_neutral(op.fn.data, dtype))
-    builder.store(builder.map(op.fn.data, before, total), totals, tiling.with_axis(plan.axis, number))
+    before = builder.load(totals, tiling.with_axis(plan.axis, number + -1), fill=_neutral(op.fn, dtype))
+    builder.store(builder.map(op.fn, before, total), totals, tiling.with_axis(plan.axis, number))
     operand = builder.expand(builder.pull(op.operands[0], tiling.at), tiling.axes)
     initial = builder.expand(before, tiling.kept)
     results, axes = _apply(builder, op, [operand, initial], tiling)
@@ -219,7 +220,7 @@ def _scan_part(op: array.ScanOp, plan: OrderedPlan, builder: TileBuilder, indice
 
 def _scan_in_turns(op: array.ScanOp, plan: OrderedPlan, builder: TileBuilder, indices: Values, outputs: Values) -> None:
     """Part after part of a line, each from the total of those before it."""
-    dtype, size, fn = array_type(op.operands[0]).dtype.compute, plan.shape[plan.axis], op.fn.data
+    dtype, size, fn = array_type(op.operands[0]).dtype.compute, plan.shape[plan.axis], op.fn
     tiling = _tiling(plan, indices, plan.part)
 
     def turn(counter: SSAValue, carried: list[Tile]) -> list[Tile]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from xdsl.dialects.builtin import AffineMapAttr
 from xdsl.ir import BlockArgument, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
@@ -162,12 +161,10 @@ def lower_reshape_group(
     (source,) = builder.refs.values()
     rank = len(plan.shape)
     type = ArrayType(plan.extents, tile.ref_type(source).dtype)
-    load = tile.LoadOp.make(
-        [source, *indices], {"map": AffineMapAttr(AffineMap(rank, rank, plan.source))}, [tensor(type)]
-    )
+    load = tile.LoadOp(source=source, symbols=indices, map=AffineMap(rank, rank, plan.source), result=tensor(type))
     builder.block.add_op(load)
     target = tuple(
         plus(AffineExpr.dimension(d), times(AffineExpr.symbol(d), extent)) for d, extent in enumerate(plan.extents)
     )
-    attributes = {"map": AffineMapAttr(AffineMap(rank, rank, target))}
-    builder.block.add_op(tile.StoreOp.make([load.result, outputs[0], *indices], attributes, []))
+    store = tile.StoreOp(value=load.result, destination=outputs[0], symbols=indices, map=AffineMap(rank, rank, target))
+    builder.block.add_op(store)

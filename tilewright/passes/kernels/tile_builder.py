@@ -18,7 +18,7 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from tilewright import dtypes, ops
 from tilewright.cost.tiles import nested_extents
 from tilewright.dialects import array, tile
-from tilewright.dialects.base import array_type
+from tilewright.dialects.base import array_type, tensor
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.ops import LONGEST_CHAIN, SUM_BLOCK
@@ -140,7 +140,7 @@ def _pull_cast(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
 def _pull_bitcast(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
     operand = b.pull(op.operands[0], at)
     type = ArrayType(operand.shape, array_type(op.results[0]).dtype)
-    return Tile(b.new(tile.BitcastOp, [operand.value], {}, type), operand.axes)
+    return Tile(b.new(tile.BitcastOp(arguments=[operand.value], outputs=[tensor(type)])), operand.axes)
 
 
 def _pull_broadcast(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
-from xdsl.dialects.builtin import AffineMapAttr, IndexType
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.ir.affine import AffineMap
 
 from tilewright import dtypes, ops
 from tilewright.dialects import tile
-from tilewright.dialects.base import array_type, tensor
+from tilewright.dialects.base import PlainOp, array_type, tensor
 from tilewright.dtypes import DType
 from tilewright.passes.kernels.indexing import Axis, Coordinates, Linear, MapBuilder, Tile, axes_of, ordered
 from tilewright.primitives import ArrayType
@@ -31,9 +30,8 @@ class TileEmitter:
         yield
         self.block = outer
 
-    def new(self, cls: Any, operands: Sequence[SSAValue], attributes: Mapping[str, Any], type: ArrayType) -> SSAValue:
+    def new(self, op: PlainOp) -> SSAValue:
         """Append an operation with one result."""
-        op = cls.make(operands, attributes, [tensor(type)])
         self.block.add_op(op)
         return op.results[0]
 
@@ -43,7 +41,7 @@ class TileEmitter:
         values = [self.expand(o, axes) for o in operands]
         types = [array_type(v) for v in values]
         result = ArrayType(types[0].shape, ops.FUNCTIONS[fn].result_type([t.dtype for t in types]))
-        return Tile(self.new(tile.MapOp, values, {"fn": fn}, result), axes)
+        return Tile(self.new(tile.MapOp(arguments=values, fn=fn, outputs=[tensor(result)])), axes)
 
     def expand(self, operand: Tile, axes: tuple[Axis, ...]) -> SSAValue:
         """The operand broadcast to `axes`, a superset of its own."""
@@ -51,18 +49,21 @@ class TileEmitter:
             return operand.value
         positions = tuple(axes.index(axis) for axis in operand.axes)
         type = ArrayType(tuple(a.extent for a in axes), array_type(operand.value).dtype)
-        return self.new(tile.BroadcastOp, [operand.value], {"axes": positions}, type)
+        return self.new(tile.BroadcastOp(arguments=[operand.value], axes=positions, outputs=[tensor(type)]))
 
     def cast(self, operand: Tile, dtype: DType) -> Tile:
         type = array_type(operand.value)
         if type.dtype == dtype:
             return operand
-        return Tile(self.new(tile.CastOp, [operand.value], {}, ArrayType(type.shape, dtype)), operand.axes)
+        return Tile(
+            self.new(tile.CastOp(arguments=[operand.value], outputs=[tensor(ArrayType(type.shape, dtype))])),
+            operand.axes,
+        )
 
     def full(self, value: float | int | bool, dtype: DType, axes: tuple[Axis, ...] = ()) -> Tile:
         plain: float | int = float(value) if dtype.is_float else int(value)
         type = ArrayType(tuple(a.extent for a in axes), dtype)
-        return Tile(self.new(tile.FullOp, [], {"value": plain}, type), axes)
+        return Tile(self.new(tile.FullOp(value=plain, result=tensor(type))), axes)
 
     def position(self, linear: Linear) -> Tile:
         """The value of a coordinate at each lane, as i64."""
@@ -71,7 +72,7 @@ class TileEmitter:
         map = builder.map((linear,))
         type = ArrayType(tuple(a.extent for a in axes), dtypes.i64)
         symbols = self._symbols(builder, axes)
-        return Tile(self.new(tile.IotaOp, symbols, {"map": AffineMapAttr(map)}, type), axes)
+        return Tile(self.new(tile.IotaOp(symbols=symbols, map=map, result=tensor(type))), axes)
 
     def _symbols(self, builder: MapBuilder, axes: tuple[Axis, ...]) -> list[SSAValue]:
         return [self.expand(s, axes) if isinstance(s, Tile) else s for s in builder.symbols]
@@ -79,19 +80,18 @@ class TileEmitter:
     def load(self, ref: SSAValue, coordinates: Coordinates, fill: float | int | None = None) -> Tile:
         axes = axes_of(coordinates)
         builder = MapBuilder(axes)
-        attributes: dict[str, Any] = {"map": AffineMapAttr(builder.map(coordinates))}
-        if fill is not None:
-            attributes["fill"] = fill
-        type = ArrayType(tuple(a.extent for a in axes), tile.ref_type(ref).dtype)
+        map = builder.map(coordinates)
+        type = tensor(ArrayType(tuple(a.extent for a in axes), tile.ref_type(ref).dtype))
         symbols = self._symbols(builder, axes)
-        return Tile(self.new(tile.LoadOp, [ref, *symbols], attributes, type), axes)
+        return Tile(self.new(tile.LoadOp(source=ref, symbols=symbols, map=map, fill=fill, result=type)), axes)
 
     def store(self, value: Tile, ref: SSAValue, coordinates: Coordinates) -> None:
         axes = ordered((*value.axes, *axes_of(coordinates)))
         builder = MapBuilder(axes)
-        attributes = {"map": AffineMapAttr(builder.map(coordinates))}
+        map = builder.map(coordinates)
         stored = self.expand(value, axes)
-        self.block.add_op(tile.StoreOp.make([stored, ref, *self._symbols(builder, axes)], attributes, []))
+        symbols = self._symbols(builder, axes)
+        self.block.add_op(tile.StoreOp(value=stored, destination=ref, symbols=symbols, map=map))
 
     def fill_padding(self, operand: Tile, position: Linear, limit: int, value: float | int | bool) -> Tile:
         """`value` where `position >= limit`."""
@@ -100,16 +100,21 @@ class TileEmitter:
         builder = MapBuilder(axes)
         type = array_type(source)
         plain: float | int = float(value) if type.dtype.is_float else int(value)
-        attributes = {"map": AffineMapAttr(builder.map((position,))), "limit": limit, "value": plain}
+        map = builder.map((position,))
         symbols = self._symbols(builder, axes)
-        return Tile(self.new(tile.FillPaddingOp, [source, *symbols], attributes, type), axes)
+        filled = tile.FillPaddingOp(
+            source=source, symbols=symbols, map=map, limit=limit, value=plain, result=tensor(type)
+        )
+        return Tile(self.new(filled), axes)
 
     def reduce(self, operand: Tile, fn: str, axes: Sequence[Axis]) -> Tile:
         """Reduce over tile axes."""
         kept = tuple(a for a in operand.axes if a not in axes)
         positions = tuple(i for i, a in enumerate(operand.axes) if a in axes)
         type = ArrayType(tuple(a.extent for a in kept), array_type(operand.value).dtype)
-        return Tile(self.new(tile.ReduceOp, [operand.value], {"fn": fn, "axes": positions}, type), kept)
+        return Tile(
+            self.new(tile.ReduceOp(arguments=[operand.value], fn=fn, axes=positions, outputs=[tensor(type)])), kept
+        )
 
     def dot(self, left: Tile, right: Tile, accumulator: Tile, axes: tuple[Axis, Axis, Axis], atom: str = "") -> Tile:
         """`accumulator + left @ right` over axes (row, column, depth), by the `atom` of that name."""
@@ -117,7 +122,7 @@ class TileEmitter:
         left_value = self.arranged(left, (row, depth))
         right_value = self.arranged(right, (depth, column))
         acc = self.arranged(accumulator, (row, column))
-        op = tile.DotOp.make([left_value, right_value, acc], {"atom": atom} if atom else {}, [acc.type])
+        op = tile.DotOp(left=left_value, right=right_value, accumulator=acc, atom=atom or None, result=acc.type)
         self.block.add_op(op)
         return Tile(op.results[0], (row, column))
 
@@ -129,7 +134,7 @@ class TileEmitter:
             return value
         permutation = tuple(full.index(a) for a in axes)
         type = ArrayType(tuple(a.extent for a in axes), array_type(value).dtype)
-        return self.new(tile.TransposeOp, [value], {"permutation": permutation}, type)
+        return self.new(tile.TransposeOp(arguments=[value], permutation=permutation, outputs=[tensor(type)]))
 
     def drop(self, operand: Tile, axes: Sequence[Axis]) -> Tile:
         """The operand without the given axes, which have extent 1."""
@@ -137,7 +142,7 @@ class TileEmitter:
             return operand
         kept = tuple(a for a in operand.axes if a not in axes)
         type = ArrayType(tuple(a.extent for a in kept), array_type(operand.value).dtype)
-        return Tile(self.new(tile.ReshapeOp, [operand.value], {}, type), kept)
+        return Tile(self.new(tile.ReshapeOp(arguments=[operand.value], outputs=[tensor(type)])), kept)
 
     def loop(
         self,
@@ -154,8 +159,8 @@ class TileEmitter:
         with self.within(block):
             results = body(block.args[0], inside)
             values = [self.expand(r, t.axes) for r, t in zip(results, carried, strict=True)]
-            block.add_op(tile.YieldOp.make(values, {}, []))
-        attributes: dict[str, Any] = {"trips": trips}
+            block.add_op(tile.YieldOp(arguments=values))
+        last: AffineMap | None = None
         symbols: list[SSAValue] = []
         if end is not None:
             position, step = end
@@ -163,8 +168,9 @@ class TileEmitter:
             start = builder.expression(position)
             trip = start if step == 1 else (start + (step - 1)) // step
             symbols = self._symbols(builder, ())
-            attributes["end"] = AffineMapAttr(AffineMap(0, len(symbols), (trip,)))
-        op = tile.ForOp.make([*symbols, *(t.value for t in carried)], attributes, types, [Region(block)])
+            last = AffineMap(0, len(symbols), (trip,))
+        initial = [*symbols, *(t.value for t in carried)]
+        op = tile.ForOp(arguments=initial, trips=trips, end=last, outputs=types, body=Region(block))
         self.block.add_op(op)
         return [Tile(r, t.axes) for r, t in zip(op.results, carried, strict=True)]
 
@@ -175,8 +181,15 @@ class TileEmitter:
         for body in (then, otherwise):
             with self.within(Block()):
                 results.append(body())
-                self.block.add_op(tile.YieldOp.make([results[-1].value], {}, []))
+                self.block.add_op(tile.YieldOp(arguments=[results[-1].value]))
                 regions.append(Region(self.block))
-        op = tile.IfOp.make([likely.value], {"likely": True}, [results[0].value.type], regions)
+        then_region, otherwise_region = regions
+        op = tile.IfOp(
+            condition=likely.value,
+            likely=True,
+            outputs=[results[0].value.type],
+            then=then_region,
+            otherwise=otherwise_region,
+        )
         self.block.add_op(op)
         return Tile(op.results[0], results[0].axes)

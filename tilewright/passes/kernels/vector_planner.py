@@ -156,7 +156,7 @@ class VectorPlanner:
         if part < shape[axis]:
             if axis != last:
                 extents[last] = columns
-            reverse = isinstance(op, array.ScanOp) and bool(op.reverse.value.data)
+            reverse = isinstance(op, array.ScanOp) and bool(op.reverse)
             return OrderedPlan(shape, axis, part, extents, reverse)
         if axis != last and isinstance(op, array.SortOp):
             extents[last] = even_split(shape[last], COLUMNS)
@@ -284,7 +284,7 @@ def _part(op: array.ArrayOp, shape: tuple[int, ...], axis: int, machine: Machine
     least = max(elements // max(1, columns), -(-shape[axis] // max(1, most_parts)))
     if tiles >= ENOUGH_TILES or shape[axis] < ENOUGH_TILES * least:
         return shape[axis], columns
-    if isinstance(op, array.ScanOp) and op.reverse.value.data:
+    if isinstance(op, array.ScanOp) and op.reverse:
         # From the far end, a part that is not full would be the first.
         part = dividing_split(shape[axis], least)
         return shape[axis] if shape[axis] % part else part, columns
@@ -294,4 +294,4 @@ def _part(op: array.ArrayOp, shape: tuple[int, ...], axis: int, machine: Machine
 def _keeps_order(op: array.ScanOp) -> bool:
     """Whether a scan must not be split: a part of a cumulative product of floats might overflow although the whole does
     not."""
-    return op.fn.data == "multiply" and array_type(op.operands[0]).dtype.is_float
+    return op.fn == "multiply" and array_type(op.operands[0]).dtype.is_float

@@ -182,7 +182,7 @@ class WarpPlanner:
         shape, axis = array_type(op.operands[0]).shape, axis_of(op)
         if isinstance(op, array.ScanOp):
             room = WARP_LINE_BYTES // array_type(op.operands[0]).dtype.compute.itemsize
-            plan = _plan_in_registers(shape, axis, max(1, room >> level), bool(op.reverse.value.data))
+            plan = _plan_in_registers(shape, axis, max(1, room >> level), bool(op.reverse))
         else:
             plan = _plan_in_registers(shape, axis, max(1, BLOCK_ELEMENTS >> level))
         return replace(plan, extents=halved(plan.extents, level))

@@ -19,7 +19,7 @@ from xdsl.ir import Operation, SSAValue
 
 from tilewright.cached import cached_property
 from tilewright.dialects import tile
-from tilewright.dialects.base import PlainOp, array_type
+from tilewright.dialects.base import array_type, plain_attributes
 from tilewright.errors import LayoutBudgetError, SourceLocation
 from tilewright.layout import Layout
 from tilewright.layout.naming import name_of
@@ -198,7 +198,7 @@ class _Explainer:
         solution = self.inference.solution
         by_kind = self._seconds_by_kind()
         return KernelExplanation(
-            kernel=self.kernel.sym_name.data,
+            kernel=self.kernel.sym_name,
             machine=machine,
             tiles=tuple(self._tile(value, with_alternatives) for value in chosen),
             products=tuple(self._product(op, with_alternatives) for op in products),
@@ -243,7 +243,7 @@ class _Explainer:
             return "carried by a loop"
         if isinstance(op, tile.ForOp):
             return "result of a loop"
-        plain = op.plain() if isinstance(op, PlainOp) else {}
+        plain = plain_attributes(op)
         kind = op.name.removeprefix("tile.")
         fn = str(plain.get("fn", ""))
         what = fn if isinstance(op, tile.MapOp) else f"{kind} {fn}".strip()

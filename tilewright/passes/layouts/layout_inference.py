@@ -155,7 +155,7 @@ def _operations(block: Block, trips: int) -> Iterator[tuple[Operation, int]]:
     """All operations with how often they run."""
     for op in block.ops:
         yield op, trips
-        inner = trips * op.trips.value.data if isinstance(op, tile.ForOp) else trips
+        inner = trips * op.trips if isinstance(op, tile.ForOp) else trips
         for region in op.regions:
             yield from _operations(region.block, inner)
 
@@ -215,7 +215,7 @@ def _seed(work: _Kernel) -> None:
         if isinstance(op, tile.DotOp):
             types = [array_type(operand) for operand in op.operands]
             known = tuple(work.space.atoms(*types))
-            named = tuple(atom for atom in known if op.atom is not None and atom.name == op.atom.data)
+            named = tuple(atom for atom in known if op.atom is not None and atom.name == op.atom)
             work.atoms[op] = named or tuple(atom for atom in known if not atom.asked)
             for atom in work.atoms[op]:
                 _offer(work, op.result, atom.accumulator)
@@ -318,8 +318,8 @@ def _solve(work: _Kernel, budget: int) -> Inference:
         elif isinstance(op, tile.LoadOp | tile.StoreOp):
             _add_transfer(problem, variables, op, machine, trips)
         elif isinstance(op, tile.MapOp) and op.results[0] in variables:
-            each = machine.cycles[ops.FUNCTIONS[op.fn.data].cost] / machine.clock_hertz
-            origin = Origin(f"`{op.fn.data}` is computed where its result is", location_of(op))
+            each = machine.cycles[ops.FUNCTIONS[op.fn].cost] / machine.clock_hertz
+            origin = Origin(f"`{op.fn}` is computed where its result is", location_of(op))
             problem.choose(variables[op.results[0]], ComputeCost(each * trips), origin)
     for flow, op, trips in work.flows:
         if flow.source not in variables or flow.target not in variables:

@@ -218,7 +218,7 @@ def _rule(*kinds: type[PlainOp]) -> Callable[[Rule], Rule]:
 
 @_rule(tile.MapOp, tile.CastOp, tile.BitcastOp, tile.FillPaddingOp, tile.SortOp)
 def _elementwise(op: PlainOp) -> Iterator[Flow]:
-    name = op.plain().get("fn", op.name.removeprefix("tile."))
+    name = op.fn if isinstance(op, tile.MapOp) else op.name.removeprefix("tile.")
     for operand in filter(is_tile, op.operands):
         yield Flow(operand, op.results[0], Same(), f"operands and result of `{name}` are in one layout")
 
@@ -236,8 +236,8 @@ def _top_k(op: tile.TopKOp) -> Iterator[Flow]:
 
 
 @_rule(tile.TransposeOp)
-def _transpose(op: PlainOp) -> Iterator[Flow]:
-    yield Flow(op.operands[0], op.results[0], Transpose(op.plain()["permutation"]), "a transpose renames dims")
+def _transpose(op: tile.TransposeOp) -> Iterator[Flow]:
+    yield Flow(op.operands[0], op.results[0], Transpose(op.permutation), "a transpose renames dims")
 
 
 @_rule(tile.ReshapeOp)
@@ -247,40 +247,37 @@ def _reshape(op: PlainOp) -> Iterator[Flow]:
 
 
 @_rule(tile.BroadcastOp)
-def _broadcast(op: PlainOp) -> Iterator[Flow]:
-    view = Spread(Broadcast(_shape(op.operands[0]), _shape(op.results[0]), op.plain()["axes"], ("reg",)))
+def _broadcast(op: tile.BroadcastOp) -> Iterator[Flow]:
+    view = Spread(Broadcast(_shape(op.operands[0]), _shape(op.results[0]), op.axes, ("reg",)))
     yield Flow(op.operands[0], op.results[0], view, "a broadcast repeats what its operand has")
 
 
 @_rule(tile.ReduceOp, tile.ArgReduceOp)
-def _reduce(op: PlainOp) -> Iterator[Flow]:
-    plain = op.plain()
-    axes = plain["axes"] if "axes" in plain else (plain["axis"],)
+def _reduce(op: tile.ReduceOp | tile.ArgReduceOp) -> Iterator[Flow]:
+    axes = op.axes if isinstance(op, tile.ReduceOp) else (op.axis,)
     view = Folded(Reduce(_shape(op.operands[0]), axes, ("reg",)))
     text = "a reduction leaves its result with all who took part"
-    yield Flow(op.operands[0], op.results[0], view, text, plain["fn"])
+    yield Flow(op.operands[0], op.results[0], view, text, op.fn)
 
 
 @_rule(tile.SliceOp)
-def _slice(op: PlainOp) -> Iterator[Flow]:
-    starts, limits, strides = (op.plain()[name] for name in ("starts", "limits", "strides"))
-    sizes = tuple(limit - start for start, limit in zip(starts, limits, strict=True))
-    is_box = all(stride == 1 for stride in strides)
-    view = Window(_shape(op.operands[0]), starts, sizes) if is_box else Scattered()
+def _slice(op: tile.SliceOp) -> Iterator[Flow]:
+    sizes = tuple(limit - start for start, limit in zip(op.starts, op.limits, strict=True))
+    is_box = all(stride == 1 for stride in op.strides)
+    view = Window(_shape(op.operands[0]), op.starts, sizes) if is_box else Scattered()
     yield Flow(op.operands[0], op.results[0], view, "a slice is a box of its operand")
 
 
 @_rule(tile.ConcatOp)
-def _concat(op: PlainOp) -> Iterator[Flow]:
-    axis: int = op.plain()["axis"]
+def _concat(op: tile.ConcatOp) -> Iterator[Flow]:
     whole = _shape(op.results[0])
     start = 0
     for operand in op.operands:
         sizes = _shape(operand)
-        starts = tuple(start if dim == axis else 0 for dim in range(len(whole)))
+        starts = tuple(start if dim == op.axis else 0 for dim in range(len(whole)))
         view = Part(Window(whole, starts, sizes))
         yield Flow(operand, op.results[0], view, "an operand of a concatenation is a box of the result")
-        start += sizes[axis]
+        start += sizes[op.axis]
 
 
 @_rule(tile.RelayoutOp)
@@ -295,7 +292,7 @@ def _for(op: tile.ForOp) -> Iterator[Flow]:
     for initial, argument, result, following in zip(op.initial, body.args[1:], op.results, handed_on, strict=True):
         yield Flow(initial, argument, Same(), "a carried tile begins in the layout that the loop keeps")
         text = "a carried tile is handed on in the layout that the loop keeps"
-        yield Flow(following, argument, Same(), text, times=op.trips.value.data)
+        yield Flow(following, argument, Same(), text, times=op.trips)
         yield Flow(argument, result, Same(), "a carried tile leaves the loop as the loop keeps it")
 
 

@@ -24,7 +24,7 @@ from xdsl.ir.affine.affine_expr import (
 )
 
 from tilewright.dialects import tile
-from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
 from tilewright.errors import LayoutError
 from tilewright.layout import Dim, Layout, Size, ceil_divide, known_multiple, strided
@@ -52,7 +52,7 @@ def window_of(op: tile.LoadOp | tile.StoreOp) -> Layout:
     strides = [0] * len(shape)
     start: Size = 0
     step = 1
-    for size, expression in zip(reversed(extents), reversed(op.map.data.results), strict=True):
+    for size, expression in zip(reversed(extents), reversed(op.map.results), strict=True):
         form = linear_form(expression, tuple(Index(n) for n in range(len(shape))))
         for dim in range(len(shape)):
             strides[dim] += step * (form.coefficient(dim) if form is not None else 0)
@@ -68,7 +68,7 @@ def window_of(op: tile.LoadOp | tile.StoreOp) -> Layout:
 def _scattered(op: tile.LoadOp | tile.StoreOp, rank: int) -> set[int]:
     """The dims along which a coordinate is taken from a tile of indices, or is not linear."""
     found: set[int] = set()
-    for expression in op.map.data.results:
+    for expression in op.map.results:
         is_linear = linear_form(expression, tuple(Index(n) for n in range(rank))) is not None
         for part in expression.dfs():
             if isinstance(part, AffineDimExpr) and not is_linear:
@@ -83,7 +83,7 @@ def _lane_dims(symbol: SSAValue, rank: int) -> Sequence[int]:
     if not isinstance(symbol.type, TensorType):
         return ()
     owner = symbol.owner
-    return decode(owner.axes) if isinstance(owner, tile.BroadcastOp) else range(rank)
+    return owner.axes if isinstance(owner, tile.BroadcastOp) else range(rank)
 
 
 def misaligned(window: Layout, machine: Machine, dtype: DType) -> Layout:
@@ -136,7 +136,7 @@ def _values_of(symbol: SSAValue, name: str) -> Size:
 def _trips_of(argument: BlockArgument) -> int | None:
     owner = argument.owner.parent_op()
     if isinstance(owner, tile.ForOp) and argument.index == 0:
-        return int(owner.trips.value.data)
+        return owner.trips
     if isinstance(owner, tile.KernelOp) and argument in owner.indices:
         return owner.grid_shape[list(owner.indices).index(argument)]
     return None

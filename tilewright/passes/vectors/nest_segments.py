@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from xdsl.ir import Block, Operation, Region, SSAValue
 
@@ -43,7 +42,7 @@ class Places:
     buffers: dict[SSAValue, SSAValue] = field(default_factory=dict)  # tile values that live in a buffer
 
     def alloc(self, type: ArrayType, layout: str = "") -> SSAValue:
-        op = scheduled.AllocOp.make([], {}, [tile.ref(type, scheduled.WORKER, layout)])
+        op = scheduled.AllocOp(result=tile.ref(type, scheduled.WORKER, layout))
         first = self.top.first_op
         if first is None:
             self.top.add_op(op)
@@ -156,15 +155,15 @@ class Segment:
             writer = NestWriter(block, self.places.outer, self.places.buffers, lambda v, s=stage: self._readable(v, s))
             for root in roots:
                 writer.add(root)
-            block.add_op(scheduled.EndOp.make([], {}, []))
-            new.add_op(scheduled.NestOp.make([], self._dealt(roots), [], [Region(block)]))
+            block.add_op(scheduled.EndOp())
+            new.add_op(scheduled.NestOp(layout=self._layout_of(roots), body=Region(block)))
         self.roots.clear()
         self.written.clear()
 
-    def _dealt(self, roots: Sequence[Root]) -> dict[str, Any]:
+    def _layout_of(self, roots: Sequence[Root]) -> str | None:
         """The layout of a nest: what most of its roots have, the first of them where there is no majority."""
         found = Counter(layout for root in roots if (layout := self.places.layout(root.value)) is not None)
-        return {"layout": str(found.most_common(1)[0][0])} if found else {}
+        return str(found.most_common(1)[0][0]) if found else None
 
     def _share_dear_values(self) -> None:
         """Buffers for values that are dear to compute and needed by several nests or after the segment."""
@@ -213,7 +212,7 @@ class Segment:
             seen.add(current)
             op = current.owner
             if isinstance(op, tile.MapOp):
-                if ops.FUNCTIONS[op.fn.data].cost in (ops.DIVIDE, ops.TRANSCENDENTAL):
+                if ops.FUNCTIONS[op.fn].cost in (ops.DIVIDE, ops.TRANSCENDENTAL):
                     return True
                 count += 1
                 if count > RECOMPUTED_OPERATIONS:

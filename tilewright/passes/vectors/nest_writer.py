@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from xdsl.dialects.builtin import AffineMapAttr, IndexType
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
@@ -63,7 +63,7 @@ class NestWriter:
             return
         value = self.value(root.value) if root.reduce is None else self._copy(root.reduce)[0]
         if root.buffer is not None:
-            store = tile.StoreOp.make([value, root.buffer], {"map": AffineMapAttr(identity_map(value))}, [])
+            store = tile.StoreOp(value=value, destination=root.buffer, map=identity_map(value))
             self.block.add_op(store)
 
     def value(self, old: SSAValue) -> SSAValue:
@@ -84,7 +84,7 @@ class NestWriter:
         """Read a value from its buffer, or compute it from operands that have been written."""
         op = old.owner
         if self.readable(old):
-            load = tile.LoadOp.make([self.buffers[old]], {"map": AffineMapAttr(identity_map(old))}, [old.type])
+            load = tile.LoadOp(source=self.buffers[old], map=identity_map(old), result=old.type)
             self.block.add_op(load)
             self.values[old] = load.result
         elif isinstance(op, tile.ConcatOp):
@@ -116,17 +116,16 @@ class NestWriter:
             coordinates.append((linear // below) % n)
             below *= n
         map = AffineMap(len(result.shape), 0, tuple(reversed(coordinates)))
-        load = tile.LoadOp.make([source], {"map": AffineMapAttr(map)}, [op.results[0].type])
+        load = tile.LoadOp(source=source, map=map, result=op.results[0].type)
         self.block.add_op(load)
         self.values[op.results[0]] = load.result
 
     def _joined(self, op: tile.ConcatOp) -> None:
         """A concatenated tile chooses between masked reads of its operands' buffers."""
-        axis, result = int(op.axis.value.data), array_type(op.results[0])
-        position = tile.IotaOp.make(
-            [],
-            {"map": AffineMapAttr(AffineMap(len(result.shape), 0, (AffineExpr.dimension(axis),)))},
-            [tensor(ArrayType(result.shape, dtypes.i64))],
+        axis, result = op.axis, array_type(op.results[0])
+        position = tile.IotaOp(
+            map=AffineMap(len(result.shape), 0, (AffineExpr.dimension(axis),)),
+            result=tensor(ArrayType(result.shape, dtypes.i64)),
         )
         self.block.add_op(position)
         start = sum(array_type(o).shape[axis] for o in op.operands)
@@ -135,17 +134,21 @@ class NestWriter:
             start -= array_type(operand).shape[axis]
             shift = [AffineExpr.dimension(d) for d in range(len(result.shape))]
             shift[axis] = shift[axis] - start
-            map = AffineMapAttr(AffineMap(len(result.shape), 0, tuple(shift)))
-            load = tile.LoadOp.make([self.buffers[operand]], {"map": map, "fill": 0}, [op.results[0].type])
+            map = AffineMap(len(result.shape), 0, tuple(shift))
+            load = tile.LoadOp(source=self.buffers[operand], map=map, fill=0, result=op.results[0].type)
             self.block.add_op(load)
             if chosen is None:
                 chosen = load.result
                 continue
-            limit = tile.FullOp.make([], {"value": start + array_type(operand).shape[axis]}, [position.result.type])
-            less = tile.MapOp.make(
-                [position.result, limit.result], {"fn": "less"}, [tensor(ArrayType(result.shape, dtypes.bool_))]
+            limit = tile.FullOp(value=start + array_type(operand).shape[axis], result=position.result.type)
+            less = tile.MapOp(
+                arguments=[position.result, limit.result],
+                fn="less",
+                outputs=[tensor(ArrayType(result.shape, dtypes.bool_))],
             )
-            select = tile.MapOp.make([less.results[0], load.result, chosen], {"fn": "select"}, [load.result.type])
+            select = tile.MapOp(
+                arguments=[less.results[0], load.result, chosen], fn="select", outputs=[load.result.type]
+            )
             self.block.add_ops([limit, less, select])
             chosen = select.results[0]
         if chosen is None:

@@ -15,7 +15,7 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from tilewright import dtypes, ops
 from tilewright.dialects import tile
-from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.base import array_type
 from tilewright.passes.affine_access import Access, Form, Index, Indices, access_of, clip_of, linear_form
 
 ORDERED = (tile.ArgReduceOp, tile.ScanOp, tile.SortOp, tile.TopKOp)
@@ -63,7 +63,7 @@ def direct_store(op: tile.TileOp, result: SSAValue, conflicts: Collection[SSAVal
         return None
     alone = sum(1 for each in op.results if list(each.uses)) == 1
     may_pass = _beside(op) if alone else set[int]()
-    if isinstance(op, tile.ScanOp) and not op.reverse.value.data:
+    if isinstance(op, tile.ScanOp) and not op.reverse:
         may_pass.add(axis_of(op))
     return store if _stays_inside(found, result, may_pass) else None
 
@@ -81,7 +81,7 @@ def is_position(op: tile.TileOp, value: SSAValue) -> bool:
     if not isinstance(owner, tile.IotaOp) or array_type(owner.result).dtype != dtypes.i64:
         return False
     rank = array_type(owner.result).rank
-    form = linear_form(owner.map.data.results[0], tuple(Index(d) for d in range(rank)))
+    form = linear_form(owner.map.results[0], tuple(Index(d) for d in range(rank)))
     return form == Form(0, ((dim, 1),), ())
 
 
@@ -94,7 +94,7 @@ def _access(ref: SSAValue, op: tile.LoadOp | tile.StoreOp, at: Indices) -> Acces
     """The access if its coordinates are linear in nest dims and index scalars, and its ref row-major."""
     if tile.ref_type(ref).layout.data or not all(isinstance(s.type, IndexType) for s in op.symbols):
         return None
-    found = access_of(ref, op.map.data, list(op.symbols), at, dict.fromkeys(op.symbols, False))
+    found = access_of(ref, op.map, list(op.symbols), at, dict.fromkeys(op.symbols, False))
     return None if any(form is None for form in found.forms) else found
 
 
@@ -111,13 +111,13 @@ def _varies(found: Access, dim: int) -> bool:
 def _ignores_the_rest(op: tile.TileOp, load: tile.LoadOp) -> bool:
     """Whether elements of the axis that are beyond the array change no result that is inside."""
     if isinstance(op, tile.ScanOp):
-        return load.fill is None and not op.reverse.value.data
+        return load.fill is None and not op.reverse
     if load.fill is None:
         return False
     dtype = array_type(load.result).dtype
     if isinstance(op, tile.ArgReduceOp):
-        identity = ops.FUNCTIONS[op.fn.data].identity
-        return identity is not None and decode(load.fill) == identity(dtype)
+        identity = ops.FUNCTIONS[op.fn].identity
+        return identity is not None and load.fill == identity(dtype)
     return False
 
 
@@ -158,7 +158,7 @@ def _count(symbol: SSAValue) -> int | None:
         return None
     parent = owner.parent_op()
     if isinstance(parent, tile.ForOp):
-        return int(parent.trips.value.data)
+        return parent.trips
     if isinstance(parent, tile.KernelOp):
         return parent.grid_shape[list(parent.indices).index(symbol)]
     return None

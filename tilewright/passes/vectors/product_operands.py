@@ -11,7 +11,7 @@ from xdsl.ir import BlockArgument, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import tile
-from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.base import array_type
 from tilewright.errors import CompilerBug
 from tilewright.passes.affine_access import Index, linear_form
 from tilewright.passes.vectors.nest_writer import is_place
@@ -35,12 +35,12 @@ def depth_bound(value: SSAValue, depth_dim: int) -> DepthBound | None:
         dim = inner.owner.attributes_of()["permutation"][depth_dim]
         inner = inner.owner.operands[0]
     op = inner.owner
-    if not isinstance(op, tile.FillPaddingOp) or decode(op.value) != 0:
+    if not isinstance(op, tile.FillPaddingOp) or op.value != 0:
         return None
-    map = op.map.data
+    map = op.map
     if map.results[0] != _counting(map, dim) or any(not is_place(s) for s in op.symbols):
         return None
-    return op, int(op.limit.value.data)
+    return op, op.limit
 
 
 def reads_its_array(op: tile.DotOp, columns: int) -> bool:
@@ -77,7 +77,7 @@ def same_bound(a: DepthBound | None, b: DepthBound) -> bool:
     """Whether two operands' depths end at the same position."""
     if a is None or a[1] != b[1] or list(a[0].symbols) != list(b[0].symbols):
         return False
-    return shifted(a[0].map.data, 0, len(a[0].symbols)) == shifted(b[0].map.data, 0, len(b[0].symbols))
+    return shifted(a[0].map, 0, len(a[0].symbols)) == shifted(b[0].map, 0, len(b[0].symbols))
 
 
 def shifted(map: AffineMap, start: int, total: int) -> AffineMap:
@@ -143,7 +143,7 @@ def _window(
     inverse: list[AffineExpr] = [AffineExpr.constant(0)] * 2
     for position, source in enumerate(permutation):
         inverse[source] = AffineExpr.dimension(position)
-    map = load.map.data
+    map = load.map
     symbols = [AffineExpr.symbol(i) for i in range(map.num_symbols)]
     results = tuple(e.replace_dims_and_symbols(inverse, symbols) for e in map.results)
     if depth_dim == 1 and _is_overlapping(load, results, array_type(value).shape):
@@ -178,7 +178,7 @@ def _stays_inside(
 ) -> bool:
     """Whether a matmul may read the array itself: rows and columns beyond the end are zeros there, and it skips depths
     beyond its bound."""
-    if load.fill is not None and decode(load.fill) != 0:
+    if load.fill is not None and load.fill != 0:
         return False
     for expression, size in zip(results, tile.ref_type(load.source).shape, strict=True):
         form = linear_form(expression, (Index(0), Index(1)))
@@ -197,7 +197,7 @@ def _stays_inside(
 def _last_position(constant: int, terms: Sequence[tuple[SSAValue, int]], bound: DepthBound) -> int:
     """The largest coordinate of a depth that the bound lets through, the first depth's being `constant` and `terms`."""
     fill, limit = bound
-    start = linear_form(fill.map.data.results[0], (Index(None), Index(None)))
+    start = linear_form(fill.map.results[0], (Index(None), Index(None)))
     if start is None:
         raise CompilerBug("the depth of a matmul is not linear")
     beyond = [(fill.symbols[position], -coefficient) for position, coefficient in start.symbols]
@@ -219,7 +219,7 @@ def _trips(index: SSAValue) -> int:
         raise CompilerBug("an index scalar that no grid or loop defines")
     owner = index.owner.parent_op()
     if isinstance(owner, tile.ForOp):
-        return int(owner.trips.value.data)
+        return owner.trips
     if isinstance(owner, tile.KernelOp):
         return owner.grid_shape[index.index - len(owner.effect_names)]
     raise CompilerBug("an index scalar that no grid or loop defines")
@@ -267,7 +267,7 @@ def result_store(op: tile.DotOp, columns: int) -> tile.StoreOp | None:
     ref = tile.ref_type(store.destination)
     if ref.dtype != array_type(op.result).dtype or any(not isinstance(s.type, IndexType) for s in store.symbols):
         return None
-    results = store.map.data.results
+    results = store.map.results
     if not _is_window(results, 1, columns) or not _starts_inside(store):
         return None
     last = linear_form(results[-1], (Index(0), Index(1)))
@@ -276,7 +276,7 @@ def result_store(op: tile.DotOp, columns: int) -> tile.StoreOp | None:
 
 def _starts_inside(store: tile.StoreOp) -> bool:
     """Whether a store begins inside its array, and goes beyond it along the dims of its tile only."""
-    for expression, size in zip(store.map.data.results, tile.ref_type(store.destination).shape, strict=True):
+    for expression, size in zip(store.map.results, tile.ref_type(store.destination).shape, strict=True):
         form = linear_form(expression, (Index(0), Index(1)))
         if form is None:
             return False

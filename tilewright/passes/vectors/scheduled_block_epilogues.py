@@ -91,12 +91,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr, IndexType, TensorType
+from xdsl.dialects.builtin import IndexType, TensorType
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import array_type, tensor
+from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.errors import CompilerBug
 from tilewright.layout import Layout
 from tilewright.layout.catalogue import register_block
@@ -124,7 +124,7 @@ class ScheduledBlockEpiloguesPass:
                 epilogue = _epilogue(op, unit.machine) if isinstance(op, scheduled.DotOp) else None
                 if epilogue is not None:
                     epilogue.interleave()
-                    subject = f"epilogue of {kernel.sym_name.data}"
+                    subject = f"epilogue of {kernel.sym_name}"
                     unit.remarks.append(Remark(self.name, subject, "block by block", "a tile leaves the nearest cache"))
 
 
@@ -164,14 +164,14 @@ def _epilogue(dot: scheduled.DotOp, machine: Machine) -> _Epilogue | None:
     if dot.is_split or small or columns % width or machine.matrix_atom_of_words(*types, depth=depth) is not None:
         return None
     nest, alloc = dot.next_op, dot.accumulator.owner
-    if not isinstance(nest, scheduled.NestOp) or not isinstance(alloc, scheduled.AllocOp) or dot.accumulate.value.data:
+    if not isinstance(nest, scheduled.NestOp) or not isinstance(alloc, scheduled.AllocOp) or dot.accumulate:
         return None
     users = {use.operation for use in dot.accumulator.uses} - {dot}
     written = {op.destination for op in nest.body.block.ops if isinstance(op, tile.StoreOp)}
     if written & {dot.left, dot.right} or any(user.parent_op() is not nest for user in users):
         return None
     dims = _dims_of(nest, dot)
-    if dims is None or (nest.layout is not None and _lanes(nest.layout.data) is None):
+    if dims is None or (nest.layout is not None and _lanes(nest.layout) is None):
         return None
     return _Epilogue(dot, nest, alloc, dims)
 
@@ -211,7 +211,7 @@ def _stored_dims(store: tile.StoreOp, dot: scheduled.DotOp) -> tuple[int, ...] |
 
 
 def _plain(load: tile.LoadOp) -> bool:
-    return load.map.data == AffineMap(2, 0, (AffineExpr.dimension(0), AffineExpr.dimension(1)))
+    return load.map == AffineMap(2, 0, (AffineExpr.dimension(0), AffineExpr.dimension(1)))
 
 
 def _before_broadcast(op: tile.BroadcastOp, dims: tuple[int, ...]) -> tuple[int, ...]:
@@ -234,7 +234,7 @@ class _Epilogue:
         if block is None or at is None:
             raise CompilerBug("a matmul outside a block")
         small = ArrayType(self.dot.micro_tile, tile.ref_type(self.dot.accumulator).dtype)
-        accumulators = scheduled.AllocOp.make([], {}, [tile.ref(small, scheduled.WORKER)])
+        accumulators = scheduled.AllocOp(result=tile.ref(small, scheduled.WORKER))
         at.insert_op_before(accumulators, self.alloc)
         block.insert_op_before(self._panels(accumulators.result), self.dot)
         for op in (self.nest, self.dot, self.alloc):
@@ -262,17 +262,17 @@ class _Epilogue:
 
     def _product(self, block: _Block, accumulators: SSAValue) -> scheduled.DotOp:
         counted = len(self.dot.symbols)
-        attributes = self.dot.plain() | {"extents": (*block.sizes, self.dot.shape[2])}
-        attributes["left_map"] = AffineMapAttr(block.moved(self.dot.left_map.data, (_ROWS, _REPEATED), counted))
-        attributes["right_map"] = AffineMapAttr(block.moved(self.dot.right_map.data, (_REPEATED, _COLUMNS), counted))
+        dot = rebuilt(self.dot, [self.dot.left, self.dot.right, accumulators, *self.dot.symbols, *block.counters])
+        dot.extents = (*block.sizes, self.dot.shape[2])
+        dot.left_map = block.moved(self.dot.left_map, (_ROWS, _REPEATED), counted)
+        dot.right_map = block.moved(self.dot.right_map, (_REPEATED, _COLUMNS), counted)
         if len(block.counters) == 2:  # of panels, then of blocks of rows
-            attributes["turn"] = (counted + 1, self.dot.shape[0] // self.dot.micro_tile[0])
+            dot.turn = (counted + 1, self.dot.shape[0] // self.dot.micro_tile[0])
         elif self.dot.keep is not None:
-            attributes["keep"] = False  # the rows before the last ones kept it
+            dot.keep = False  # the rows before the last ones kept it
         if self.dot.depth_map is not None:
-            attributes["depth_map"] = AffineMapAttr(block.moved(self.dot.depth_map.data, (), counted))
-        operands = [self.dot.left, self.dot.right, accumulators, *self.dot.symbols, *block.counters]
-        return scheduled.DotOp.make(operands, attributes, [])
+            dot.depth_map = block.moved(self.dot.depth_map, (), counted)
+        return dot
 
     def _nest(self, block: _Block, accumulators: SSAValue) -> scheduled.NestOp:
         values: dict[SSAValue, SSAValue] = {}
@@ -281,31 +281,32 @@ class _Epilogue:
             copy = self._copy(op, block, accumulators, values)
             values.update(zip(op.results, copy.results, strict=True))
             body.add_op(copy)
-        attributes = self.nest.plain()
-        if self.nest.layout is not None:
-            attributes["layout"] = str(register_block(block.sizes, _lanes(self.nest.layout.data) or 1))
-        return scheduled.NestOp.make([], attributes, [], [Region(body)])
+        layout = self.nest.layout
+        if layout is not None:
+            layout = str(register_block(block.sizes, _lanes(layout) or 1))
+        return scheduled.NestOp(layout=layout, body=Region(body))
 
     def _copy(
         self, op: Operation, block: _Block, accumulators: SSAValue, values: dict[SSAValue, SSAValue]
     ) -> Operation:
         """An operation of the nest, for one block."""
         if isinstance(op, tile.LoadOp) and op.source is self.dot.accumulator:
-            return tile.LoadOp.make([accumulators], op.plain(), [self._type(op.result, block)])
+            return rebuilt(op, [accumulators], [self._type(op.result, block)])
         if isinstance(op, scheduled.EndOp):
-            return scheduled.EndOp.make([], {}, [])
+            return scheduled.EndOp()
         operands = [values.get(operand, operand) for operand in op.operands]
-        attributes = op.plain()  # type: ignore[attr-defined]  all operations of the project have it
+        types = [self._type(result, block) for result in op.results]
         if isinstance(op, tile.LoadOp | tile.StoreOp | tile.IotaOp):
             dims = _WHOLE if isinstance(op, tile.StoreOp) else self.dims[op.result]
-            attributes["map"] = AffineMapAttr(block.moved(op.map.data, dims, len(op.symbols)))
-            operands += block.counters
-        return type(op).make(operands, attributes, [self._type(result, block) for result in op.results])  # type: ignore[attr-defined]
+            moved = rebuilt(op, [*operands, *block.counters], types)
+            moved.map = block.moved(op.map, dims, len(op.symbols))
+            return moved
+        return rebuilt(op, operands, types)
 
     def _type(self, value: SSAValue, block: _Block) -> TensorType[Any]:
         return tensor(ArrayType(block.shape(self.dims[value]), array_type(value).dtype))
 
 
 def _loop(trips: int, body: Block) -> tile.ForOp:
-    body.add_op(tile.YieldOp.make([], {}, []))
-    return tile.ForOp.make([], {"trips": trips}, [], [Region(body)])
+    body.add_op(tile.YieldOp())
+    return tile.ForOp(trips=trips, body=Region(body))

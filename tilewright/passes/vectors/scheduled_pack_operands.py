@@ -72,7 +72,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from xdsl.dialects.builtin import AffineMapAttr, BoolAttr, IndexType
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap, AffineSymExpr
 
@@ -107,9 +107,9 @@ class ScheduledPackOperandsPass:
                     continue
                 instruction = _instruction(op, unit.machine)
                 if instruction is not None:
-                    _pack_words(unit, kernel, op, calls.get(kernel.sym_name.data, []), instruction)
+                    _pack_words(unit, kernel, op, calls.get(kernel.sym_name, []), instruction)
                 elif isinstance(op.right, BlockArgument):
-                    _pack(unit, kernel, op, calls.get(kernel.sym_name.data, []), packed)
+                    _pack(unit, kernel, op, calls.get(kernel.sym_name, []), packed)
 
 
 def _calls(unit: Unit) -> dict[str, list[array.CallOp]]:
@@ -117,7 +117,7 @@ def _calls(unit: Unit) -> dict[str, list[array.CallOp]]:
     for block in blocks_of(unit.main):
         for op in block.ops:
             if isinstance(op, array.CallOp):
-                found.setdefault(op.callee.data, []).append(op)
+                found.setdefault(op.callee, []).append(op)
     return found
 
 
@@ -128,7 +128,7 @@ def _pack(
     calls: Sequence[array.CallOp],
     packed: dict[tuple[SSAValue, int, int, int], SSAValue],
 ) -> None:
-    depth_dim, column_dim = operand_dims(dot.right_map.data)
+    depth_dim, column_dim = operand_dims(dot.right_map)
     width = dot.micro_tile[1]
     dtype = tile.ref_type(dot.accumulator).dtype
     key = (dot.right, depth_dim, column_dim, width)
@@ -152,7 +152,7 @@ def _pack(
     if place == Right.ALONE:
         _pack_alone(dot)
         return
-    subject = f"operand {source.index} of {kernel.sym_name.data}"  # type: ignore[attr-defined]  a block argument
+    subject = f"operand {source.index} of {kernel.sym_name}"  # type: ignore[attr-defined]  a block argument
     if constants is not None and len(list(source.uses)) == 1:
         _pack_constants(unit, constants, depth_dim, column_dim, width, dtype)
         new_type = tile.ref(ArrayType(shape, dtype), "", str(layout))
@@ -160,7 +160,7 @@ def _pack(
         unit.remarks.append(Remark("scheduled-pack-operands", subject, "packed at compile time", "a captured array"))
         return
     if constants is None and place == Right.KEPT:
-        dot.keep = BoolAttr.from_bool(True)
+        dot.keep = True
         unit.remarks.append(
             Remark("scheduled-pack-operands", subject, "kept by the first rows", "other rows read it again")
         )
@@ -198,7 +198,7 @@ def _pack_words(
     compiled from a captured array, else by each tile for itself."""
     constants = _constant_operands(dot.right, calls)
     group, width = instruction.group, dot.micro_tile[1]
-    depth_dim, column_dim = operand_dims(dot.right_map.data)
+    depth_dim, column_dim = operand_dims(dot.right_map)
     if constants is not None and len(list(dot.right.uses)) == 1:
         shape = tile.ref_type(dot.right).shape
         _pack_constants(unit, constants, depth_dim, column_dim, width, tile.ref_type(dot.right).dtype, group)
@@ -206,7 +206,7 @@ def _pack_words(
         layout = panel_layout(words, depth_dim, column_dim, width)
         new_type = tile.ref(ArrayType(words, dtypes.u32), "", str(layout))
         dot.right._type = new_type  # type: ignore[attr-defined]  block arguments have no setter
-        dot.right_map = AffineMapAttr(_in_words(dot.right_map.data, depth_dim, group))
+        dot.right_map = _in_words(dot.right_map, depth_dim, group)
         return
     depth, columns = dot.shape[2] // group, -(-dot.shape[1] // width) * width
     type = ArrayType((depth, columns), dtypes.u32)
@@ -219,15 +219,15 @@ def _store_panels(dot: scheduled.DotOp, body: Block, value: SSAValue, width: int
     the matmul, and the matmul read those."""
     type = array_type(value)
     layout = panel_layout(type.shape, 0, 1, width)
-    alloc = scheduled.AllocOp.make([], {}, [tile.ref(type, scheduled.WORKER, str(layout))])
-    body.add_op(tile.StoreOp.make([value, alloc.result], {"map": AffineMapAttr(_PLAIN)}, []))
-    body.add_op(scheduled.EndOp.make([], {}, []))
+    alloc = scheduled.AllocOp(result=tile.ref(type, scheduled.WORKER, str(layout)))
+    body.add_op(tile.StoreOp(value=value, destination=alloc.result, map=_PLAIN))
+    body.add_op(scheduled.EndOp())
     block = dot.parent_block()
     if block is not None:
         block.insert_op_before(alloc, dot)
-        block.insert_op_before(scheduled.NestOp.make([], {}, [], [Region(body)]), dot)
+        block.insert_op_before(scheduled.NestOp(body=Region(body)), dot)
     dot.operands[1] = alloc.result
-    dot.right_map = AffineMapAttr(AffineMap(2, len(dot.symbols), _PLAIN.results))
+    dot.right_map = AffineMap(2, len(dot.symbols), _PLAIN.results)
 
 
 def _words(body: Block, dot: scheduled.DotOp, group: int, type: ArrayType) -> SSAValue:
@@ -236,9 +236,9 @@ def _words(body: Block, dot: scheduled.DotOp, group: int, type: ArrayType) -> SS
     total = _step_bits(body, dot, 0, group, type, bits)
     for step in range(1, group):
         value = _step_bits(body, dot, step, group, type, bits)
-        shift = tile.FullOp.make([], {"value": step * bits.bits}, [tensor(type)])
-        moved = tile.MapOp.make([value, shift.result], {"fn": "shift_left"}, [tensor(type)])
-        joined = tile.MapOp.make([total, moved.results[0]], {"fn": "bitwise_or"}, [tensor(type)])
+        shift = tile.FullOp(value=step * bits.bits, result=tensor(type))
+        moved = tile.MapOp(arguments=[value, shift.result], fn="shift_left", outputs=[tensor(type)])
+        joined = tile.MapOp(arguments=[total, moved.results[0]], fn="bitwise_or", outputs=[tensor(type)])
         body.add_ops([shift, moved, joined])
         total = joined.results[0]
     return total
@@ -248,16 +248,18 @@ def _step_bits(body: Block, dot: scheduled.DotOp, step: int, group: int, type: A
     """One step of the depth of each word, in the lowest bits of words of their own."""
     dtype = tile.ref_type(dot.right).dtype
     depth = AffineExpr.dimension(0) * group + step
-    map = dot.right_map.data
+    map = dot.right_map
     symbols = [AffineExpr.symbol(i) for i in range(map.num_symbols)]
     results = tuple(e.replace_dims_and_symbols([depth, AffineExpr.dimension(1)], symbols) for e in map.results)
-    load = tile.LoadOp.make(
-        [dot.right, *dot.symbols],
-        {"map": AffineMapAttr(AffineMap(2, map.num_symbols, results)), "fill": 0.0 if dtype.is_float else 0},
-        [tensor(ArrayType(type.shape, dtype))],
+    load = tile.LoadOp(
+        source=dot.right,
+        symbols=dot.symbols,
+        map=AffineMap(2, map.num_symbols, results),
+        fill=0.0 if dtype.is_float else 0,
+        result=tensor(ArrayType(type.shape, dtype)),
     )
-    raw = tile.BitcastOp.make([load.result], {}, [tensor(ArrayType(type.shape, bits))])
-    wide = tile.CastOp.make([raw.results[0]], {}, [tensor(type)])
+    raw = tile.BitcastOp(arguments=[load.result], outputs=[tensor(ArrayType(type.shape, bits))])
+    wide = tile.CastOp(arguments=[raw.results[0]], outputs=[tensor(type)])
     body.add_ops([load, raw, wide])
     return wide.results[0]
 
@@ -279,14 +281,14 @@ def _reads_along_depth(dot: scheduled.DotOp, depth_dim: int) -> bool:
     in."""
     right = tile.ref_type(dot.right)
     same_type = right.dtype == tile.ref_type(dot.accumulator).dtype
-    inside = any(e == AffineExpr.dimension(1) for e in dot.left_map.data.results[-1].dfs())
+    inside = any(e == AffineExpr.dimension(1) for e in dot.left_map.results[-1].dfs())
     return inside and depth_dim == len(right.shape) - 1 and same_type and _rows(dot) <= ROWS_ALONG_DEPTH
 
 
 def _rows(dot: scheduled.DotOp) -> int:
     """Rows that meet the same part of the right operand: those of a tile, for each point of the grid that it does not
     move with."""
-    used = {e.position for result in dot.right_map.data.results for e in result.dfs() if isinstance(e, AffineSymExpr)}
+    used = {e.position for result in dot.right_map.results for e in result.dfs() if isinstance(e, AffineSymExpr)}
     moving = {symbol for position, symbol in enumerate(dot.symbols) if position in used}
     region = dot.parent_op()
     while region is not None and not isinstance(region, scheduled.ParallelOp):
@@ -364,13 +366,13 @@ def _pack_constants(
         constant = call.operands[position].owner
         if not isinstance(constant, array.ConstantOp):
             continue
-        name = f"{constant.resource.data}.panels.{depth_dim}.{column_dim}.{width}.{dtype.name}"
+        name = f"{constant.resource}.panels.{depth_dim}.{column_dim}.{width}.{dtype.name}"
         if name not in unit.constants:
-            value = unit.constants[constant.resource.data]
+            value = unit.constants[constant.resource]
             unit.constants[name] = pack_array(value, depth_dim, column_dim, width, dtype, group)
         flat = unit.constants[name]
         type = ArrayType(flat.shape, dtype if group == 1 else dtypes.u32)
-        made = array.ConstantOp.make([], {"value": 0, "resource": name}, [tensor(type)])
+        made = array.ConstantOp(value=0, resource=name, outputs=[tensor(type)])
         block = call.parent_block()
         if block is not None:
             block.insert_op_before(made, call)
@@ -385,7 +387,7 @@ def _is_rare(dot: scheduled.DotOp) -> bool:
     region = dot.parent_region()
     while region is not None:
         parent = region.parent_op()
-        if isinstance(parent, tile.IfOp) and parent.likely is not None and region is parent.otherwise:
+        if isinstance(parent, tile.IfOp) and parent.likely and region is parent.otherwise:
             return True
         region = None if parent is None else parent.parent_region()
     return False
@@ -397,12 +399,12 @@ def _pack_alone(dot: scheduled.DotOp) -> None:
     dtype = tile.ref_type(dot.accumulator).dtype
     type = ArrayType((dot.shape[2], -(-dot.shape[1] // dot.micro_tile[1]) * dot.micro_tile[1]), source)
     body = Block()
-    attributes = {"map": dot.right_map, "fill": 0.0 if source.is_float else 0}
-    load = tile.LoadOp.make([dot.right, *dot.symbols], attributes, [tensor(type)])
+    fill = 0.0 if source.is_float else 0
+    load = tile.LoadOp(source=dot.right, symbols=dot.symbols, map=dot.right_map, fill=fill, result=tensor(type))
     body.add_op(load)
     value = load.result
     if source != dtype:
-        cast = tile.CastOp.make([value], {}, [tensor(ArrayType(type.shape, dtype))])
+        cast = tile.CastOp(arguments=[value], outputs=[tensor(ArrayType(type.shape, dtype))])
         body.add_op(cast)
         value = cast.results[0]
     _store_panels(dot, body, value, dot.micro_tile[1])
@@ -420,14 +422,14 @@ def _pack_at_run_time(
     panels = -(-tile.ref_type(source).shape[column_dim] // width)
     shape = tuple(panels * width if d == column_dim else n for d, n in enumerate(tile.ref_type(source).shape))
     layout = panel_layout(shape, depth_dim, column_dim, width)
-    alloc = scheduled.AllocOp.make([], {}, [tile.ref(ArrayType(shape, dtype), scheduled.SHARED, str(layout))])
+    alloc = scheduled.AllocOp(result=tile.ref(ArrayType(shape, dtype), scheduled.SHARED, str(layout)))
     others = [d for d in range(len(shape)) if d not in (depth_dim, column_dim)]
     extents = (*(shape[d] for d in others), panels)
     body = Block(arg_types=[IndexType() for _ in extents])
     body.add_op(_pack_nest(source, alloc.result, list(body.args), shape, dtype, others, depth_dim, column_dim, width))
-    body.add_op(scheduled.EndOp.make([], {}, []))
-    parallel = scheduled.ParallelOp.make([], {"extents": extents, "grain": 1}, [], [Region(body)])
-    barrier = scheduled.BarrierOp.make([], {"scope": "team"}, [])
+    body.add_op(scheduled.EndOp())
+    parallel = scheduled.ParallelOp(extents=extents, grain=1, body=Region(body))
+    barrier = scheduled.BarrierOp(scope="team")
     # The kernel's own region is its last one.
     last = next(op for op in reversed(list(block.ops)) if isinstance(op, scheduled.ParallelOp))
     new: list[Operation] = [alloc, parallel, barrier]
@@ -452,20 +454,21 @@ def _pack_nest(
         results[d] = AffineExpr.symbol(position)
     results[depth_dim] = AffineExpr.dimension(0)
     results[column_dim] = AffineExpr.symbol(len(others)) * width + AffineExpr.dimension(1)
-    map = AffineMapAttr(AffineMap(2, len(indices), tuple(results)))
+    map = AffineMap(2, len(indices), tuple(results))
     extents = (shape[depth_dim], width)
     block = Block()
     type = tile.ref_type(source)
-    attributes: dict[str, Any] = {"map": map}
+    fill = None
     if type.shape[column_dim] != shape[column_dim]:
-        attributes["fill"] = 0.0 if type.dtype.is_float else 0  # a product may read the padding of the last panel
-    load = tile.LoadOp.make([source, *indices], attributes, [tensor(ArrayType(extents, type.dtype))])
+        fill = 0.0 if type.dtype.is_float else 0  # a matmul may read the padding of the last panel
+    result = tensor(ArrayType(extents, type.dtype))
+    load = tile.LoadOp(source=source, symbols=indices, map=map, fill=fill, result=result)
     block.add_op(load)
     value = load.result
     if type.dtype != dtype:
-        cast = tile.CastOp.make([value], {}, [tensor(ArrayType(extents, dtype))])
+        cast = tile.CastOp(arguments=[value], outputs=[tensor(ArrayType(extents, dtype))])
         block.add_op(cast)
         value = cast.results[0]
-    block.add_op(tile.StoreOp.make([value, target, *indices], {"map": map}, []))
-    block.add_op(scheduled.EndOp.make([], {}, []))
-    return scheduled.NestOp.make([], {}, [], [Region(block)])
+    block.add_op(tile.StoreOp(value=value, destination=target, symbols=indices, map=map))
+    block.add_op(scheduled.EndOp())
+    return scheduled.NestOp(body=Region(block))

@@ -151,7 +151,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr, IndexType
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
@@ -182,7 +182,7 @@ class ScheduledSplitOperandsPass:
         for kernel in unit.timed_kernels(self.name):
             for op in list(kernel.walk()):
                 if isinstance(op, scheduled.DotOp) and op.parts is not None:
-                    subject = f"operands of {kernel.sym_name.data}"
+                    subject = f"operands of {kernel.sym_name}"
                     unit.remarks.append(
                         Remark(self.name, subject, f"in {op.parts_and_scale[0]} parts", "lowest predicted time")
                     )
@@ -209,23 +209,23 @@ class _Values:
         return op.results[0]
 
     def map(self, fn: str, *operands: SSAValue) -> SSAValue:
-        return self.add(tile.MapOp.make(operands, {"fn": fn}, [operands[0].type]))
+        return self.add(tile.MapOp(arguments=operands, fn=fn, outputs=[operands[0].type]))
 
     def full(self, value: float | int, dtype: DType) -> SSAValue:
         if (value, dtype) not in self._numbers:
-            made = tile.FullOp.make([], {"value": value}, [self.type(dtype)])
+            made = tile.FullOp(value=value, result=self.type(dtype))
             self._numbers[value, dtype] = self.add(made)
         return self._numbers[value, dtype]
 
     def bitcast(self, value: SSAValue, dtype: DType) -> SSAValue:
-        return self.add(tile.BitcastOp.make([value], {}, [self.type(dtype)]))
+        return self.add(tile.BitcastOp(arguments=[value], outputs=[self.type(dtype)]))
 
     def load(self, ref: SSAValue, symbols: Sequence[SSAValue], map: AffineMap) -> SSAValue:
-        attributes = {"map": AffineMapAttr(map), "fill": 0.0}
-        return self.add(tile.LoadOp.make([ref, *symbols], attributes, [self.type(dtypes.f32)]))
+        type = self.type(dtypes.f32)
+        return self.add(tile.LoadOp(source=ref, symbols=symbols, map=map, fill=0.0, result=type))
 
     def store(self, value: SSAValue, ref: SSAValue, symbols: Sequence[SSAValue], map: AffineMap) -> None:
-        self.block.add_op(tile.StoreOp.make([value, ref, *symbols], {"map": AffineMapAttr(map)}, []))
+        self.block.add_op(tile.StoreOp(value=value, destination=ref, symbols=symbols, map=map))
 
     def parts(self, value: SSAValue, count: int, scale: int) -> list[SSAValue]:
         """The bits of a value's parts, which have what they are in the upper half of a word. The first is rounded to
@@ -252,10 +252,10 @@ def _is_split_beside(dot: scheduled.DotOp, machine: Machine) -> bool:
     row are adjacent, and each tile has as many panels."""
     (rows, columns, depth), (height, width) = dot.shape, dot.micro_tile
     panels, blocks = -(-columns // width), -(-rows // height)
-    *others, inner = (linear_form(result, (Index(0), Index(1))) for result in dot.left_map.data.results)
+    *others, inner = (linear_form(result, (Index(0), Index(1))) for result in dot.left_map.results)
     contiguous = inner is not None and inner.dims == ((1, 1),)
     contiguous = contiguous and all(form is not None and not form.coefficient(1) for form in others)
-    panel_dim = len(dot.right_map.data.results) - 2
+    panel_dim = len(dot.right_map.results) - 2
     whole = tile.ref_type(dot.left).shape[-1] % depth == 0 and tile.ref_type(dot.right).shape[panel_dim] % panels == 0
     right_bytes = panels * width * depth * dot.parts_and_scale[0] * PART_BITS // 8
     return contiguous and whole and can_split_beside(blocks, right_bytes, machine)
@@ -266,9 +266,9 @@ def _split_left(dot: scheduled.DotOp) -> None:
     height, steps = dot.micro_tile[0], dot.shape[2] // STEP
     blocks = -(-dot.shape[0] // height)
     buffer = ArrayType((blocks, steps, dot.parts_and_scale[0], height, WORDS), dtypes.u32)
-    alloc = scheduled.AllocOp.make([], {}, [tile.ref(buffer, scheduled.WORKER)])
+    alloc = scheduled.AllocOp(result=tile.ref(buffer, scheduled.WORKER))
     block, step, row, word = (AffineExpr.dimension(d) for d in range(4))
-    source = dot.left_map.data
+    source = dot.left_map
     symbols = [AffineExpr.symbol(i) for i in range(source.num_symbols)]
     values = _Values(Block(), (blocks, steps, height, WORDS))
 
@@ -281,10 +281,10 @@ def _split_left(dot: scheduled.DotOp) -> None:
     for number, (first, second) in enumerate(zip(parts_of(0), parts_of(1), strict=True)):
         place = AffineMap(4, 0, (block, step, AffineExpr.constant(number), row, word))
         values.store(values.word(first, second), alloc.result, [], place)
-    values.block.add_op(scheduled.EndOp.make([], {}, []))
-    _insert_before(dot, [alloc, scheduled.NestOp.make([], {}, [], [Region(values.block)])])
+    values.block.add_op(scheduled.EndOp())
+    _insert_before(dot, [alloc, scheduled.NestOp(body=Region(values.block))])
     dot.operands[0] = alloc.result
-    dot.left_map = AffineMapAttr(AffineMap(2, len(symbols), (block, step)))
+    dot.left_map = AffineMap(2, len(symbols), (block, step))
 
 
 def _takes_own_columns(dot: scheduled.DotOp, threads: int) -> bool:
@@ -295,7 +295,7 @@ def _takes_own_columns(dot: scheduled.DotOp, threads: int) -> bool:
     if parallel is None:
         raise CompilerBug("a matmul in parts is in no parallel loop")
     width, sizes = dot.micro_tile[1], tile.ref_type(dot.right).shape
-    depth_dim, column_dim = operand_dims(dot.right_map.data)
+    depth_dim, column_dim = operand_dims(dot.right_map)
     others = [n for d, n in enumerate(sizes) if d not in (depth_dim, column_dim)]
     panels = math.prod(others) * -(-sizes[column_dim] // width)
     numbers = width * -(-sizes[depth_dim] // dot.shape[2]) * dot.shape[2]
@@ -304,7 +304,7 @@ def _takes_own_columns(dot: scheduled.DotOp, threads: int) -> bool:
 
 def _split_right_here(dot: scheduled.DotOp) -> None:
     """Make the matmul read parts of its columns, which a nest before it makes."""
-    width, steps, source = dot.micro_tile[1], dot.shape[2] // STEP, dot.right_map.data
+    width, steps, source = dot.micro_tile[1], dot.shape[2] // STEP, dot.right_map
     panels = -(-dot.shape[1] // width)
     alloc = _alloc_right(dot, (panels,), steps, scheduled.WORKER)
     symbols = [AffineExpr.symbol(i) for i in range(source.num_symbols)]
@@ -314,17 +314,17 @@ def _split_right_here(dot: scheduled.DotOp) -> None:
 
     body = Block()
     _right_words(dot, body, alloc.result, (steps, panels), dot.symbols, window, lambda step, panel: (panel, step))
-    body.add_op(scheduled.EndOp.make([], {}, []))
-    _insert_before(dot, [alloc, scheduled.NestOp.make([], {}, [], [Region(body)])])
+    body.add_op(scheduled.EndOp())
+    _insert_before(dot, [alloc, scheduled.NestOp(body=Region(body))])
     dot.operands[1] = alloc.result
-    dot.right_map = AffineMapAttr(AffineMap(2, len(symbols), (AffineExpr.dimension(0), AffineExpr.dimension(1))))
+    dot.right_map = AffineMap(2, len(symbols), (AffineExpr.dimension(0), AffineExpr.dimension(1)))
 
 
 def _split_right(kernel: tile.KernelOp, dot: scheduled.DotOp) -> None:
     """Make the matmul read parts of an array, which all threads make at the start of the kernel, panel by panel."""
     if not isinstance(dot.right, BlockArgument):
         raise CompilerBug("the right operand of a matmul in parts is no array")
-    map = dot.right_map.data
+    map = dot.right_map
     depth_dim, column_dim = operand_dims(map)
     width, depth = dot.micro_tile[1], dot.shape[2]
     sizes = tile.ref_type(dot.right).shape
@@ -345,22 +345,22 @@ def _split_right(kernel: tile.KernelOp, dot: scheduled.DotOp) -> None:
 
     words, body = Block(), Block(arg_types=[IndexType() for _ in extents])
     _right_words(dot, words, alloc.result, (1, group), body.args, window, place)
-    words.add_op(scheduled.EndOp.make([], {}, []))
-    body.add_op(scheduled.NestOp.make([], {}, [], [Region(words)]))
-    body.add_op(scheduled.EndOp.make([], {}, []))
-    parallel = scheduled.ParallelOp.make([], {"extents": extents, "grain": 1}, [], [Region(body)])
+    words.add_op(scheduled.EndOp())
+    body.add_op(scheduled.NestOp(body=Region(words)))
+    body.add_op(scheduled.EndOp())
+    parallel = scheduled.ParallelOp(extents=extents, grain=1, body=Region(body))
     last = next(op for op in reversed(list(kernel.body.block.ops)) if isinstance(op, scheduled.ParallelOp))
-    _insert_before(last, [alloc, parallel, scheduled.BarrierOp.make([], {"scope": "team"}, [])])
+    _insert_before(last, [alloc, parallel, scheduled.BarrierOp(scope="team")])
     moved = [map.results[d] for d in others]
     moved += [in_units(map.results[column_dim], 1, width), in_units(map.results[depth_dim], 0, STEP)]
     dot.operands[1] = alloc.result
-    dot.right_map = AffineMapAttr(AffineMap(2, map.num_symbols, tuple(moved)))
+    dot.right_map = AffineMap(2, map.num_symbols, tuple(moved))
 
 
 def _alloc_right(dot: scheduled.DotOp, extents: Sequence[int], steps: int, memory: str) -> scheduled.AllocOp:
     """Room for the parts of panels."""
     panel = (steps, dot.parts_and_scale[0], dot.micro_tile[1] // COLUMNS, WORDS, COLUMNS)
-    return scheduled.AllocOp.make([], {}, [tile.ref(ArrayType((*extents, *panel), dtypes.u32), memory)])
+    return scheduled.AllocOp(result=tile.ref(ArrayType((*extents, *panel), dtypes.u32), memory))
 
 
 def _right_words(

@@ -69,11 +69,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr
 from xdsl.ir import BlockArgument, Operation
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import scheduled, tile
+from tilewright.dialects.base import rebuilt
 from tilewright.passes.affine_access import Index, linear_form
 from tilewright.passes.base import Remark, Unit
 
@@ -90,7 +90,7 @@ class ScheduledStoreProductsPass:
                 window = _window_of(op) if isinstance(op, scheduled.DotOp) and op.parts is not None else None
                 if window is not None:
                     window.take_the_place()
-                    subject = f"result of {kernel.sym_name.data}"
+                    subject = f"result of {kernel.sym_name}"
                     unit.remarks.append(Remark(self.name, subject, "stored by the matmul", "no epilogue"))
 
 
@@ -114,32 +114,33 @@ class _Window:
             op.erase()
 
     def _move(self, op: tile.LoadOp | tile.StoreOp) -> None:
-        map, counted = op.map.data, len(op.symbols)
+        map, counted = op.map, len(op.symbols)
         own = [AffineExpr.symbol(counted + i) for i in range(len(self.store.symbols))]
-        results = tuple(e.replace_dims_and_symbols(map.results, own) for e in self.store.map.data.results)
-        attributes = op.plain() | {"map": AffineMapAttr(AffineMap(map.num_dims, counted + len(own), results))}
+        results = tuple(e.replace_dims_and_symbols(map.results, own) for e in self.store.map.results)
         stored = [op.value] if isinstance(op, tile.StoreOp) else []
         operands = [*stored, self.store.destination, *op.symbols, *self.store.symbols]
-        _replace(op, type(op).make(operands, attributes, [r.type for r in op.results]))
+        moved = rebuilt(op, operands)
+        moved.map = AffineMap(map.num_dims, counted + len(own), results)
+        _replace(op, moved)
 
     def _write_window(self) -> None:
         dot, counted = self.dot, len(self.dot.symbols)
         symbols = [*dot.symbols, *self.store.symbols]
         own = [AffineExpr.symbol(counted + i) for i in range(len(self.store.symbols))]
         dims = [AffineExpr.dimension(d) for d in range(2)]
-        attributes = dot.plain()
-        for name in ("left_map", "right_map"):
-            attributes[name] = AffineMapAttr(AffineMap(2, len(symbols), attributes[name].data.results))
-        results = tuple(e.replace_dims_and_symbols(dims, own) for e in self.store.map.data.results)
-        attributes["accumulator_map"] = AffineMapAttr(AffineMap(2, len(symbols), results))
-        _replace(dot, scheduled.DotOp.make([dot.left, dot.right, self.store.destination, *symbols], attributes, []))
+        stored = rebuilt(dot, [dot.left, dot.right, self.store.destination, *symbols])
+        stored.left_map = AffineMap(2, len(symbols), dot.left_map.results)
+        stored.right_map = AffineMap(2, len(symbols), dot.right_map.results)
+        results = tuple(e.replace_dims_and_symbols(dims, own) for e in self.store.map.results)
+        stored.accumulator_map = AffineMap(2, len(symbols), results)
+        _replace(dot, stored)
 
 
 def _window_of(dot: scheduled.DotOp) -> _Window | None:
     """The destination of an unmodified result of a matmul; None if it has other uses, or if blocks reach beyond the
     array."""
     alloc = dot.accumulator.owner
-    if not isinstance(alloc, scheduled.AllocOp) or dot.accumulate.value.data or dot.depth_map is not None:
+    if not isinstance(alloc, scheduled.AllocOp) or dot.accumulate or dot.depth_map is not None:
         return None
     users = [use.operation for use in alloc.result.uses if use.operation is not dot]
     if not all(isinstance(user, tile.LoadOp | tile.StoreOp) for user in users):
@@ -160,12 +161,12 @@ def _copied_by(nest: scheduled.NestOp, load: Operation) -> tile.StoreOp | None:
     if not isinstance(load, tile.LoadOp) or not isinstance(store, tile.StoreOp) or store.value is not load.result:
         return None
     alone = isinstance(store.destination, BlockArgument) and store.destination.has_one_use()
-    return store if alone and load.map.data == _IDENTITY and not load.symbols else None
+    return store if alone and load.map == _IDENTITY and not load.symbols else None
 
 
 def _is_whole(dot: scheduled.DotOp, store: tile.StoreOp) -> bool:
     """Whether a store is of a window that begins where a block does, within the array, its columns side by side."""
-    ref, map = tile.ref_type(store.destination), store.map.data
+    ref, map = tile.ref_type(store.destination), store.map
     if ref.layout.data or map.num_dims != 2 or any(isinstance(s.owner, tile.LoadOp) for s in store.symbols):
         return False
     forms = [linear_form(e, (Index(0), Index(1))) for e in map.results]

@@ -50,14 +50,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr, IndexType
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import array_type, decode, tensor
+from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.errors import CompilerBug
 from tilewright.layout import Layout
 from tilewright.machines.machine import Machine
@@ -100,7 +100,7 @@ class TileLowerToVectorsPass:
             inferred = infer_layouts(kernel, VectorSpace(unit.machine))
             for product in inferred.products:
                 chosen = Remark(
-                    self.name, kernel.sym_name.data, str(inferred.atom(product)), "lowest predicted time for its size"
+                    self.name, kernel.sym_name, str(inferred.atom(product)), "lowest predicted time for its size"
                 )
                 unit.remarks.append(chosen)
             scheduled_kernel = lower_kernel(kernel, unit.machine, inferred)
@@ -114,7 +114,7 @@ class TileLowerToVectorsPass:
 def lower_kernel(kernel: tile.KernelOp, machine: Machine, inferred: Inference) -> tile.KernelOp:
     """The scheduled form of one kernel: its grid becomes a parallel region."""
     types = [tile.ref_type(r) for r in kernel.refs]
-    result = tile.kernel(kernel.sym_name.data, (), types, kernel.effect_names)
+    result = tile.kernel(kernel.sym_name, (), types, kernel.effect_names)
     body = Block(arg_types=[IndexType() for _ in kernel.grid_shape])
     layouts = {value: layout for value in inferred.variables if (layout := inferred.layout(value)) is not None}
     atoms = {product: inferred.atom(product) for product in inferred.products}
@@ -125,12 +125,10 @@ def lower_kernel(kernel: tile.KernelOp, machine: Machine, inferred: Inference) -
     places.outer.update(zip(kernel.refs, result.refs, strict=True))
     places.outer.update(zip(kernel.indices, body.args, strict=True))
     _Lowering(places, atoms).lower_block(kernel.body.block, body)
-    body.add_op(scheduled.EndOp.make([], {}, []))
-    in_order = {} if kernel.in_order is None else {"in_order": kernel.in_order}
-    attributes = {"extents": kernel.grid_shape, "grain": 1, **in_order}
-    parallel = scheduled.ParallelOp.make([], attributes, [], [Region(body)])
+    body.add_op(scheduled.EndOp())
+    parallel = scheduled.ParallelOp(extents=kernel.grid_shape, grain=1, in_order=kernel.in_order, body=Region(body))
     result.body.block.add_op(parallel)
-    result.body.block.add_op(tile.YieldOp.make([], {}, []))
+    result.body.block.add_op(tile.YieldOp())
     return result
 
 
@@ -162,7 +160,7 @@ def _cast_operands(kernel: tile.KernelOp, atoms: Mapping[tile.DotOp, Atom], layo
         for position in (0, 1):
             type = array_type(op.operands[position])
             if type.dtype != dtype:
-                cast = tile.CastOp.make([op.operands[position]], {}, [tensor(ArrayType(type.shape, dtype))])
+                cast = tile.CastOp(arguments=[op.operands[position]], outputs=[tensor(ArrayType(type.shape, dtype))])
                 block.insert_op_before(cast, op)
                 if op.operands[position] in layouts:
                     layouts[cast.results[0]] = layouts[op.operands[position]]
@@ -222,21 +220,21 @@ class _Lowering:
             self.places.buffers[argument] = buffer
             self.places.buffers[result] = buffer
         segment.flush(new)
-        trips = int(op.trips.value.data)
+        trips = op.trips
         if trips == 0:
             return
         inner = Block(arg_types=[IndexType()])
         self.places.outer[op.body.block.args[0]] = inner.args[0]
         self.lower_block(op.body.block, inner, pairs)
-        inner.add_op(tile.YieldOp.make([], {}, []))
+        inner.add_op(tile.YieldOp())
         symbols = [self.places.outer[s] for s in op.symbols]
-        new.add_op(tile.ForOp.make(symbols, op.plain(), [], [Region(inner)]))
+        new.add_op(rebuilt(op, symbols, [], [Region(inner)]))
 
     def _lower_if(self, op: tile.IfOp, segment: Segment, new: Block) -> None:
         condition = segment.materialise(op.condition)
         outputs = [self._output_of_if(op, number) for number in range(len(op.results))]
         segment.flush(new)
-        load = tile.LoadOp.make([condition], {"map": AffineMapAttr(AffineMap(0, 0, ()))}, [op.condition.type])
+        load = tile.LoadOp(source=condition, map=AffineMap(0, 0, ()), result=op.condition.type)
         new.add_op(load)
         regions: list[Region] = []
         for region in (op.then, op.otherwise):
@@ -244,9 +242,9 @@ class _Lowering:
             before = dict(self.places.buffers)
             self.lower_block(region.block, inner, list(zip(op.results, outputs, strict=True)))
             self.places.buffers = before  # what one branch stored is there only if that branch ran
-            inner.add_op(tile.YieldOp.make([], {}, []))
+            inner.add_op(tile.YieldOp())
             regions.append(Region(inner))
-        new.add_op(tile.IfOp.make([load.result], op.plain(), [], regions))
+        new.add_op(rebuilt(op, [load.result], [], regions))
         self.places.buffers.update(zip(op.results, outputs, strict=True))
 
     def _output_of_if(self, op: tile.IfOp, number: int) -> SSAValue:
@@ -363,35 +361,45 @@ class _Lowering:
         if right_bound is not None and not same_bound(depth_bound, right_bound):
             right = op.right  # the product skips what the left operand says, so other padding stays
         symbols: list[SSAValue] = []
-        attributes: dict[str, Any] = {"extents": (rows, columns, depth), "block": str(block_of(atom))}
         left_ref, left_map = self._left(left, segment, atom, depth_bound, symbols)
         right_ref, right_map = self._right(right, segment, atom, depth_bound, symbols)
         instruction = atom.instruction
-        if instruction is not None and instruction.parts > 1:
-            # Its parts are zeros beyond the end of the depth.
-            attributes |= {"parts": instruction.parts, "scale": instruction.scale}
-        elif depth_bound is not None:
-            position, limit = depth_bound
+        in_parts = instruction is not None and instruction.parts > 1
+        depth_map: AffineMap | None = None
+        # Parts of operands are zeros beyond the end of the depth.
+        if depth_bound is not None and not in_parts:
+            position = depth_bound[0]
             start = len(symbols)
             symbols.extend(self.places.outer[s] for s in position.symbols)
-            attributes["depth_map"] = shifted(position.map.data, start, len(symbols))
-            attributes["depth_limit"] = limit
+            depth_map = shifted(position.map, start, len(symbols))
         store = self._own_store(op, left_ref, left_map, right_ref, right_map, symbols)
+        accumulator_map: AffineMap | None = None
         if store is not None:
             target, accumulate = self.places.outer[store.destination], False
-            attributes["accumulator_map"] = with_symbols_from(store.map.data, len(symbols))
+            accumulator_map = with_symbols_from(store.map, len(symbols))
             symbols.extend(self.places.outer[s] for s in store.symbols)
             self.stored.add(store)
         else:
             target, accumulate = self._accumulator(op, segment, carried)
             self.places.buffers[op.result] = target
-        attributes |= {"left_map": left_map, "right_map": right_map, "accumulate": accumulate}
-        for name in ("left_map", "right_map", "accumulator_map", "depth_map"):
-            if name in attributes:
-                map = attributes[name]
-                attributes[name] = AffineMapAttr(AffineMap(map.num_dims, len(symbols), map.results))
         segment.flush(new)
-        new.add_op(scheduled.DotOp.make([left_ref, right_ref, target, *symbols], attributes, []))
+        dot = scheduled.DotOp(
+            left=left_ref,
+            right=right_ref,
+            accumulator=target,
+            symbols=symbols,
+            extents=(rows, columns, depth),
+            block=str(block_of(atom)),
+            parts=instruction.parts if instruction is not None and in_parts else None,
+            scale=instruction.scale if instruction is not None and in_parts else None,
+            depth_map=None if depth_map is None else _with_symbols(depth_map, len(symbols)),
+            depth_limit=None if depth_map is None or depth_bound is None else depth_bound[1],
+            accumulator_map=None if accumulator_map is None else _with_symbols(accumulator_map, len(symbols)),
+            left_map=_with_symbols(left_map, len(symbols)),
+            right_map=_with_symbols(right_map, len(symbols)),
+            accumulate=accumulate,
+        )
+        new.add_op(dot)
 
     def _own_store(
         self,
@@ -406,28 +414,28 @@ class _Lowering:
         operands have."""
         height, width = block_of(self.atoms[op]).static_shape
         store = result_store(op, width)
-        starts_from_zero = isinstance(op.accumulator.owner, tile.FullOp) and decode(op.accumulator.owner.value) == 0
+        starts_from_zero = isinstance(op.accumulator.owner, tile.FullOp) and op.accumulator.owner.value == 0
         if store is None or store.destination in self.places.conflicts or not starts_from_zero:
             return None
         places = [self.places.outer[s] for s in store.symbols]
         ref = tile.ref_type(store.destination)
         for operand, map, dim in ((left, left_map, 0), (right, right_map, 1)):
             type = tile.ref_type(operand)
-            own = extent_along(store.map.data, places, ref, dim)
+            own = extent_along(store.map, places, ref, dim)
             if not type.space.data and extent_along(map, symbols, type, dim) != own:
                 return None
         if self.atoms[op].instruction is None:
             return store
         # A matrix instruction writes whole blocks.
         rows, columns = array_type(op.result).shape
-        lengths = [own[0] for dim in (0, 1) if (own := extent_along(store.map.data, places, ref, dim)) is not None]
+        lengths = [own[0] for dim in (0, 1) if (own := extent_along(store.map, places, ref, dim)) is not None]
         whole = zip((rows, columns, *lengths), (height, width, height, width), strict=True)
         return store if all(n % block == 0 for n, block in whole) else None
 
     def _accumulator(self, op: tile.DotOp, segment: Segment, carried: Carried) -> tuple[SSAValue, bool]:
         """The buffer that the matmul adds to, holding the accumulator's value; False when it starts from zero."""
         value = op.accumulator
-        if isinstance(value.owner, tile.FullOp) and decode(value.owner.value) == 0:
+        if isinstance(value.owner, tile.FullOp) and value.owner.value == 0:
             return self.places.alloc(self.places.padded(array_type(value))), False
         for argument, buffer in carried:
             if self._carries(op, argument, carried) and self._only_feeds(argument, op, segment):
@@ -532,21 +540,21 @@ class _Lowering:
         for old, result in zip(op.results, copy.results, strict=True):
             if list(old.uses):
                 self._ordered_result(op, old, result, block)
-        block.add_op(scheduled.EndOp.make([], {}, []))
-        new.add_op(scheduled.NestOp.make([], {}, [], [Region(block)]))
+        block.add_op(scheduled.EndOp())
+        new.add_op(scheduled.NestOp(body=Region(block)))
 
     def _ordered_operand(self, op: tile.TileOp, operand: SSAValue, block: Block) -> SSAValue:
         type = array_type(operand)
         direct = direct_load(op, operand, self.places.conflicts)
         if is_position(op, operand):
             along = AffineMap(type.rank, 0, (AffineExpr.dimension(axis_of(op)),))
-            load: Operation = tile.IotaOp.make([], {"map": AffineMapAttr(along)}, [operand.type])
+            load: Operation = tile.IotaOp(map=along, result=operand.type)
         elif direct is not None:
             load = direct.clone()
             load.operands = [self.places.outer[o] for o in direct.operands]
         else:
             source = self.places.buffers[operand]
-            load = tile.LoadOp.make([source], {"map": AffineMapAttr(identity_map(operand))}, [operand.type])
+            load = tile.LoadOp(source=source, map=identity_map(operand), result=operand.type)
         block.add_op(load)
         return load.results[0]
 
@@ -554,9 +562,14 @@ class _Lowering:
         direct = direct_store(op, old, self.places.conflicts)
         if direct is not None:
             places = [self.places.outer[o] for o in direct.operands[1:]]
-            block.add_op(tile.StoreOp.make([result, *places], {"map": direct.map}, []))
+            block.add_op(tile.StoreOp(value=result, destination=places[0], symbols=places[1:], map=direct.map))
             self.stored.add(direct)
             return
         buffer = self.places.alloc(array_type(result))
-        block.add_op(tile.StoreOp.make([result, buffer], {"map": AffineMapAttr(identity_map(result))}, []))
+        block.add_op(tile.StoreOp(value=result, destination=buffer, map=identity_map(result)))
         self.places.buffers[old] = buffer
+
+
+def _with_symbols(map: AffineMap, count: int) -> AffineMap:
+    """The map with more symbols, which it does not use."""
+    return AffineMap(map.num_dims, count, map.results)

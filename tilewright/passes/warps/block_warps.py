@@ -16,7 +16,7 @@ from tilewright.machines.machine import Machine, Model
 def warps_of(kernel: tile.KernelOp, machine: Machine, default: int = 4) -> int:
     """The warps of a block: those that the kernel declares; without matmuls, enough for its largest tile."""
     if kernel.warps is not None:
-        return int(kernel.warps.value.data)
+        return kernel.warps
     if machine.model != Model.WARPS or any(isinstance(op, tile.DotOp) for op in kernel.walk()):
         return default
     return warps_of_tile(max(_tile_bytes(kernel), default=0), machine, default)

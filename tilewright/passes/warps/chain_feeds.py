@@ -131,14 +131,14 @@ def _check_trips(loop: tile.ForOp, region: scheduled.ParallelOp) -> None:
     """The end of a loop is how many trips it has, in any block."""
     if loop.end is None:
         return
-    form = linear_form(loop.end.data.results[0], ())
+    form = linear_form(loop.end.results[0], ())
     if form is None or any(symbol not in region.body.block.args for symbol in loop.symbols):
         raise Refused("the trip count of the loop is not known at block start")
     coordinates = region.body.block.args
     extents = [region.shape[coordinates.index(symbol)] for symbol in loop.symbols]
     last = [step * (extents[number] - 1) for number, step in form.symbols]
     least, most = (form.constant + sum(pick(0, each) for each in last) for pick in (min, max))
-    if least < 0 or most > int(loop.trips.value.data):
+    if least < 0 or most > loop.trips:
         raise Refused("the trip count of the loop differs between blocks")
 
 
@@ -197,9 +197,9 @@ def _place(operand: Operand) -> object:
 
 def _in_turn(operands: Sequence[Operand], loop: tile.ForOp) -> list[Fill]:
     """Windows in the order in which they are read: how many there are before each."""
-    counter, trips = loop.body.block.args[0], AffineExpr.constant(int(loop.trips.value.data))
+    counter, trips = loop.body.block.args[0], AffineExpr.constant(loop.trips)
     if loop.end is not None:
-        trips = loop.end.data.results[0]
+        trips = loop.end.results[0]
     fills: list[Fill] = []
     is_behind = False
     for number, operand in enumerate(operands):

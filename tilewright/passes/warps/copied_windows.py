@@ -17,7 +17,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from tilewright import dtypes
 from tilewright.cost.warps.products import MMA, WGMMA
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.base import array_type
 from tilewright.dialects.scheduled import tile_order
 from tilewright.errors import LayoutError
 from tilewright.layout import Iter, Layout
@@ -135,7 +135,7 @@ def window_behind(operand: SSAValue, block: Block, is_left: bool, around: Block 
             value, at = op.operands[0], _before_transpose(op, at)
         elif isinstance(op, tile.ReshapeOp) and (seen := _before_reshape(op, at)) is not None:
             value, at = op.operands[0], seen
-        elif isinstance(op, tile.FillPaddingOp) and not decode(op.value):
+        elif isinstance(op, tile.FillPaddingOp) and not op.value:
             paddings.append((op, at))
             value = op.source
         elif isinstance(op, tile.LoadOp) and isinstance(op.source.owner, scheduled.AllocOp):
@@ -160,7 +160,7 @@ def _stored(
     if len(users) != 2 or len(stores) != 1 or op.stages is not None:
         raise Refused("a buffer is used more than once")
     (store,) = stores
-    if store.map.data != AffineMap.identity(len(tile.ref_type(op.result).shape)):
+    if store.map != AffineMap.identity(len(tile.ref_type(op.result).shape)):
         raise Refused("a buffer is stored by parts")
     trips.append((op, store))
     moves += [store, op]
@@ -168,12 +168,12 @@ def _stored(
 
 
 def _check_whole(op: tile.LoadOp) -> None:
-    if op.map.data != AffineMap.identity(array_type(op.result).rank):
+    if op.map != AffineMap.identity(array_type(op.result).rank):
         raise Refused("a buffer is loaded by parts")
 
 
 def _before_transpose(op: tile.TransposeOp, at: Sequence[AffineExpr]) -> list[AffineExpr]:
-    order: Sequence[int] = decode(op.permutation)
+    order: Sequence[int] = op.permutation
     return [at[order.index(dim)] for dim in range(len(order))]
 
 
@@ -193,7 +193,7 @@ def is_point(symbol: SSAValue) -> bool:
 
 
 def _window(op: tile.LoadOp, at: Sequence[AffineExpr], type: ArrayType, side: str) -> Window:
-    if op.fill is not None and decode(op.fill):
+    if op.fill is not None and op.fill:
         raise Refused(f"the {side} operand is filled with something else than zeros")
     if not isinstance(op.source, BlockArgument) or any(not isinstance(s.type, IndexType) for s in op.symbols):
         raise Refused(f"the {side} operand is gathered")
@@ -203,7 +203,7 @@ def _window(op: tile.LoadOp, at: Sequence[AffineExpr], type: ArrayType, side: st
     if any(isinstance(s.owner, Operation) and s.owner.parent_block() is block and not is_point(s) for s in op.symbols):
         raise Refused(f"the offset of the {side} operand is computed in the loop")
     symbols = [AffineExpr.symbol(n) for n in range(len(op.symbols))]
-    map = op.map.data.replace_dims_and_symbols(list(at), symbols, type.rank, len(op.symbols))
+    map = op.map.replace_dims_and_symbols(list(at), symbols, type.rank, len(op.symbols))
     return Window(op, map, type)
 
 
@@ -211,12 +211,12 @@ def _check_padding(op: tile.FillPaddingOp, at: Sequence[AffineExpr], window: Win
     """Padding is what is beyond the array, which copies fill with zeros."""
     symbols = [AffineExpr.symbol(n) for n in range(len(op.symbols))]
     rank = window.type.rank
-    map = op.map.data.replace_dims_and_symbols(list(at), symbols, rank, len(op.symbols))
+    map = op.map.replace_dims_and_symbols(list(at), symbols, rank, len(op.symbols))
     dims = tuple(Index(n) for n in range(rank))
     wanted = _by_value(linear_form(map.results[0], dims), op.symbols)
     extents = tile.ref_type(window.load.source).shape
     for form, extent in zip(window.forms, extents, strict=True):
-        if _by_value(form, window.load.symbols) == wanted and int(op.limit.value.data) >= extent:
+        if _by_value(form, window.load.symbols) == wanted and op.limit >= extent:
             return
     raise Refused("padding begins within the array")
 
@@ -250,9 +250,9 @@ def landing_of(op: scheduled.MmaOp, operand: SSAValue, window: Window, warps: in
     piece, along = window.piece(), window.contiguous_dim
     type = window.type
     depth_dim = 1 if operand is op.left else 0
-    if op.atom.data.startswith(MMA):
+    if op.atom.startswith(MMA):
         buffer, fragment = _matrix(window, depth_dim), layout_of(operand)
-    elif op.atom.data.startswith(WGMMA):
+    elif op.atom.startswith(WGMMA):
         buffer, fragment = matrix_landing(window, depth_dim), None
     else:
         buffer, fragment = parsed(tile.ref_type(operand).layout.data), None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import prod
 
-from xdsl.dialects.builtin import AffineMapAttr, IndexType
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
@@ -59,25 +59,24 @@ def _is_of(symbol: SSAValue, counter: SSAValue) -> bool:
 def barriers(count: int, arrivals: int) -> asynchronous.MbarrierOp:
     """So many barriers in memory, whose phases complete by so many arrivals."""
     type = tile.ref(ArrayType((count,), dtypes.i64), scheduled.BLOCK)
-    return asynchronous.MbarrierOp.make([], {"count": count, "arrivals": arrivals}, [type])
+    return asynchronous.MbarrierOp(count=count, arrivals=arrivals, result=type)
 
 
-def number(expression: AffineExpr) -> AffineMapAttr:
+def number(expression: AffineExpr) -> AffineMap:
     """A number of the trip."""
-    return AffineMapAttr(AffineMap(0, 1, (expression,)))
+    return AffineMap(0, 1, (expression,))
 
 
 def await_phase(
     mbarriers: asynchronous.MbarrierOp, trip: SSAValue, stage: AffineExpr, phase: AffineExpr
 ) -> asynchronous.AwaitOp:
     """Wait in a trip for a phase of the barrier of a stage."""
-    attributes = {"number": number(stage), "phase": number(phase)}
-    return asynchronous.AwaitOp.make([mbarriers.result, trip], attributes, [])
+    return asynchronous.AwaitOp(mbarrier=mbarriers.result, symbols=[trip], number=number(stage), phase=number(phase))
 
 
 def labels_around(op: Operation) -> list[str]:
     """The zones of its block that an operation is in, the outer ones first."""
-    return [zone.label.data for zone in tile.zones_around(op)]
+    return [zone.label for zone in tile.zones_around(op)]
 
 
 def in_zones(labels: Sequence[str], ops: Sequence[Operation]) -> list[Operation]:
@@ -115,11 +114,11 @@ class CopyingRole:
                 stage = stage_of(ring, [trip], self._stage)
                 copies += [stage, self._copy(operand, stage, trip, places)]
             body.add_ops(in_zones(zones, copies))
-        body.add_op(tile.YieldOp.make([], {}, []))
-        loop = tile.ForOp.make([], {"trips": int(self.loop.trips.value.data)}, [], [Region(body)])
+        body.add_op(tile.YieldOp())
+        loop = tile.ForOp(trips=self.loop.trips, body=Region(body))
         block = Block()
-        block.add_ops([*in_zones(labels_around(self.loop), [loop]), scheduled.EndOp.make([], {}, [])])
-        return scheduled.RoleOp.make([], {"role": COPIES, "warps": 1}, [], [Region(block)])
+        block.add_ops([*in_zones(labels_around(self.loop), [loop]), scheduled.EndOp()])
+        return scheduled.RoleOp(role=COPIES, warps=1, body=Region(block))
 
     @property
     def _stage(self) -> AffineExpr:
@@ -127,8 +126,9 @@ class CopyingRole:
 
     def _expect(self, trip: SSAValue) -> asynchronous.ExpectOp:
         nbytes = sum(prod(each.window.type.shape) * each.window.type.dtype.itemsize for each in self.operands)
-        attributes = {"number": number(self._stage), "bytes": nbytes}
-        return asynchronous.ExpectOp.make([self.full.result, trip], attributes, [])
+        return asynchronous.ExpectOp(
+            mbarrier=self.full.result, symbols=[trip], number=number(self._stage), bytes=nbytes
+        )
 
     def _points(self, body: Block, trip: SSAValue) -> dict[SSAValue, SSAValue]:
         """The points that trips of the loop stand for, for those of the role: by a coordinate the new one."""
@@ -144,9 +144,14 @@ class CopyingRole:
         others = [places.get(symbol, symbol) for symbol in window.load.symbols if symbol is not counter]
         left = iter(range(1, len(others) + 1))
         by = [TRIP if symbol is counter else AffineExpr.symbol(next(left)) for symbol in window.load.symbols]
-        map = AffineMapAttr(with_symbols(window.map, by, len(others) + 1))
-        at = AffineMapAttr(AffineMap(0, len(others) + 1, (self._stage,)))
-        operands = [window.load.source, stage.result, self.full.result, trip, *others]
-        op = asynchronous.TensorCopyOp.make(operands, {"map": map, "number": at}, [])
+        map = with_symbols(window.map, by, len(others) + 1)
+        op = asynchronous.TensorCopyOp(
+            source=window.load.source,
+            destination=stage.result,
+            mbarrier=self.full.result,
+            symbols=[trip, *others],
+            map=map,
+            number=AffineMap(0, len(others) + 1, (self._stage,)),
+        )
         op.location = window.load.location
         return op

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from xdsl.dialects.builtin import AffineMapAttr, StringAttr
+from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.traits import Pure
@@ -24,7 +24,7 @@ def described(op: scheduled.MmaOp) -> str:
     rows, columns = array_type(op.accumulator).shape
     left = op.left.type
     depth = array_type(left.array if isinstance(left, tile.RefType) else op.left).shape[1]
-    return f"tile {rows} x {columns} x {depth}, {op.atom.data}"
+    return f"tile {rows} x {columns} x {depth}, {op.atom}"
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Operand:
     def ring(self, stages: int) -> scheduled.AllocOp:
         """So many buffers of it."""
         type = tile.ref(self.window.type, scheduled.BLOCK, str(self.landing.buffer))
-        return scheduled.AllocOp.make([], {"stages": stages}, [type])
+        return scheduled.AllocOp(stages=stages, result=type)
 
     def bytes(self, stages: int) -> int:
         """Bytes of a ring."""
@@ -83,8 +83,8 @@ def with_symbols(map: AffineMap, by: Sequence[AffineExpr], count: int) -> Affine
 
 def stage_of(ring: scheduled.AllocOp, symbols: Sequence[SSAValue], number: AffineExpr) -> scheduled.StageOp:
     """The tile of a ring whose number is an expression of symbols."""
-    map = AffineMapAttr(AffineMap(0, len(symbols), (number,)))
-    return scheduled.StageOp.make([ring.result, *symbols], {"map": map}, [ring.result.type])
+    map = AffineMap(0, len(symbols), (number,))
+    return scheduled.StageOp(ring=ring.result, symbols=symbols, map=map, result=ring.result.type)
 
 
 def take_from(operand: Operand, stage: scheduled.StageOp | scheduled.AllocOp) -> None:

@@ -70,7 +70,6 @@ from math import lcm, prod
 from typing import Any, ClassVar
 
 import numpy as np
-from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import scheduled, tile
@@ -121,7 +120,7 @@ _Event = _Touch | _Wait | scheduled.BarrierOp
 def _drop(region: scheduled.ParallelOp) -> None:
     found = (op for op in region.body.block.walk() if isinstance(op, scheduled.BarrierOp))
     of_all = scheduled.EVERY_ROLE, scheduled.CLUSTER
-    barriers = [op for op in found if op.scope.data not in of_all and not _is_for_others(op)]
+    barriers = [op for op in found if op.scope not in of_all and not _is_for_others(op)]
     if not barriers:
         return
     ways = _ways(region)
@@ -135,7 +134,7 @@ def _drop(region: scheduled.ParallelOp) -> None:
                 break
     for barrier, scope in changed.items():
         if scope:
-            barrier.properties["scope"] = StringAttr(scope)
+            barrier.scope = scope
         else:
             barrier.detach()
             barrier.erase()
@@ -143,7 +142,7 @@ def _drop(region: scheduled.ParallelOp) -> None:
 
 def _is_for_others(op: scheduled.BarrierOp) -> bool:
     """Whether it is there for arrays, or columns are freed, or declared to be, that the warps before it used."""
-    return op.arrays is not None or isinstance(op.next_op, tensor_memory.TensorFreeOp | tensor_memory.TensorFenceOp)
+    return op.arrays or isinstance(op.next_op, tensor_memory.TensorFreeOp | tensor_memory.TensorFenceOp)
 
 
 def _ways(region: scheduled.ParallelOp) -> list[list[_Event]] | None:
@@ -157,7 +156,7 @@ def _ways(region: scheduled.ParallelOp) -> list[list[_Event]] | None:
     counts = [range(_followed(op) + 1) for op in open_ended]
     if prod(map(len, counts)) > _MOST_WAYS:
         return None
-    warps = 1 if region.warps is None else int(region.warps.value.data)
+    warps = 1 if region.warps is None else region.warps
     recorder = _Recorder(warps)
     ways: list[list[_Event]] = []
     for chosen in product(*counts):
@@ -182,7 +181,7 @@ def _followed(op: tile.ForOp) -> int:
     """How many trips of a loop show all that its trips do to each other."""
     inner = list(op.body.block.walk())
     rings = [_ring(stage).count for stage in inner if isinstance(stage, scheduled.StageOp) and _goes_by(stage, op)]
-    trips, period = int(op.trips.value.data), lcm(*rings)
+    trips, period = op.trips, lcm(*rings)
     # The last ones, in which nothing is copied ahead, come on top.
     ahead = max(rings, default=1) if any(isinstance(each, scheduled.CopyOp) for each in inner) else 0
     enough = period + 1 + ahead
@@ -228,7 +227,7 @@ class _Recorder:
     def _op(self, op: Operation) -> Iterator[_Event]:
         match op:
             case scheduled.AllocOp():
-                self.starts[op.result] = 0 if op.offset_bytes is None else int(op.offset_bytes.value.data)
+                self.starts[op.result] = 0 if op.offset_bytes is None else op.offset_bytes
             case scheduled.StageOp():
                 self._stage(op)
             case scheduled.BarrierOp():
@@ -236,13 +235,13 @@ class _Recorder:
             case scheduled.CommitOp():
                 yield _Wait(None)
             case scheduled.WaitOp():
-                yield _Wait(int(op.pending.value.data))
+                yield _Wait(op.pending)
             case tile.ForOp():
                 yield from self._for(op)
             case scheduled.RoleOp():
                 return  # orders what it does by barriers in memory
             case scheduled.MmaWaitOp():
-                yield from self._done(int(op.pending.value.data))
+                yield from self._done(op.pending)
             case asynchronous.TensorStoreOp():
                 self.storing.append(self._whole(op, op.source, ""))
                 yield self.storing[-1]
@@ -251,7 +250,7 @@ class _Recorder:
                 self.storing = []
             case _:
                 touches = list(self._accesses(op))
-                if isinstance(op, scheduled.MmaOp) and op.asynchronous is not None:
+                if isinstance(op, scheduled.MmaOp) and op.asynchronous:
                     self.reading.append(touches)
                 yield from touches
 
@@ -264,7 +263,7 @@ class _Recorder:
         match op:
             case scheduled.CopyOp():
                 if self._is_made(op):
-                    yield self._whole(op, op.destination, op.layout.data, later=True)
+                    yield self._whole(op, op.destination, op.layout, later=True)
             case scheduled.MmaOp():
                 for operand, fragment in zip((op.left, op.right), op.fragments, strict=True):
                     if operand in self.starts:
@@ -282,13 +281,13 @@ class _Recorder:
         loop = op.parent_op()
         if op.trip is None or op.trips is None or not isinstance(loop, tile.ForOp) or loop in self.trips:
             return True
-        (trip,) = evaluate_map(op.trip.data, (), [self.counters.get(s, 0) for s in op.symbols])
-        left_out = int(loop.trips.value.data) - _followed(loop)
-        return int(trip) + left_out < int(op.trips.value.data)
+        (trip,) = evaluate_map(op.trip, (), [self.counters.get(s, 0) for s in op.symbols])
+        left_out = loop.trips - _followed(loop)
+        return int(trip) + left_out < op.trips
 
     def _stage(self, op: scheduled.StageOp) -> None:
         assert isinstance(op.ring.owner, scheduled.AllocOp)
-        (number,) = evaluate_map(op.map.data, (), [self.counters.get(s, 0) for s in op.symbols])
+        (number,) = evaluate_map(op.map, (), [self.counters.get(s, 0) for s in op.symbols])
         self.starts[op.result] = self.starts[op.ring] + int(number) * op.ring.owner.stage_bytes
 
     def _for(self, op: tile.ForOp) -> Iterator[_Event]:
@@ -311,7 +310,7 @@ class _Recorder:
         if op not in self.known:
             type, shape = tile.ref_type(buffer), array_type(value).shape
             symbols = [self.counters.get(symbol, 0) for symbol in op.symbols]
-            at = evaluate_map(op.map.data, shape, symbols)
+            at = evaluate_map(op.map, shape, symbols)
             inside = np.ones(shape, bool)
             for coordinate, size in zip(at, type.shape, strict=True):
                 inside = inside & (coordinate >= 0) & (coordinate < size)
@@ -402,7 +401,7 @@ def _meets(events: Sequence[_Event], changed: dict[Operation, str]) -> _Touch | 
     groups: list[list[_Touch]] = [[]]
     for event in events:
         if isinstance(event, scheduled.BarrierOp):
-            scope = changed.get(event, event.scope.data)
+            scope = changed.get(event, event.scope)
             if scope and scope != scheduled.CLUSTER:  # of which a block's own memory is not seen
                 state.barrier(scope)
         elif isinstance(event, _Touch):

@@ -157,12 +157,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr, IndexType
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, Region
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import encode
 from tilewright.dialects.scheduled import asynchronous, tile_order
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
@@ -189,16 +188,14 @@ class ScheduledLoopOverTilesPass:
             parts = _parts_of(region)
             _check_room(region, unit.machine)
         except Refused as reason:
-            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "not persistent", str(reason)))
+            unit.remarks.append(Remark(self.name, kernel.sym_name, "not persistent", str(reason)))
             return
         _Loops(region, parts, blocks).write()
         turns, waiting = -(-tiles // blocks), waiting_seconds(unit.machine)
         reason = (
             f"{turns} one after another; {(turns - 1) * waiting * 1e6:.1f} us of waiting for first copies are hidden"
         )
-        unit.remarks.append(
-            Remark(self.name, kernel.sym_name.data, f"{blocks} persistent blocks for {tiles} tiles", reason)
-        )
+        unit.remarks.append(Remark(self.name, kernel.sym_name, f"{blocks} persistent blocks for {tiles} tiles", reason))
 
 
 def waiting_seconds(machine: Machine) -> float:
@@ -218,7 +215,7 @@ def _parts_of(region: scheduled.ParallelOp) -> Parts:
         Refused: it has others.
     """
     roles = [op for op in region.body.block.ops if isinstance(op, scheduled.RoleOp)]
-    names = [role.role.data for role in roles]
+    names = [role.role for role in roles]
     if names == [COPIES]:
         parts = sums_in_registers(region, roles)
     elif names == [COPIES, MULTIPLIES]:
@@ -270,7 +267,7 @@ class _Loops:
     def write(self) -> None:
         shape = self.region.shape
         point = point_of(self.region) or number_points(self.region, range(len(shape)), 1)
-        self.region.properties["extents"] = encode((self.blocks,))
+        self.region.extents = (self.blocks,)
         self._store_late()
         self.parts.prepare()
         for role in self.parts.roles:
@@ -304,7 +301,7 @@ class _Loops:
         own = point.clone()
         own.operands = [point.symbols[0], body.args[0]]
         counted = AffineMap(0, 2, (AffineExpr.symbol(0) + AffineExpr.symbol(1) * self.blocks,))
-        own.properties["map"] = AffineMapAttr(counted)
+        own.map = counted
         uses = [
             (use, same)
             for result, same in zip(point.results, own.results, strict=True)
@@ -322,14 +319,14 @@ class _Loops:
 
     def _for(self, body: Block, point: tile_order.PointOp) -> tile.ForOp:
         """A loop over the tiles of a block: some have one fewer."""
-        body.add_op(tile.YieldOp.make([], {}, []))
+        body.add_op(tile.YieldOp())
         tiles = point.order.count
-        attributes: dict[str, object] = {"trips": -(-tiles // self.blocks)}
+        trips = -(-tiles // self.blocks)
         if tiles % self.blocks == 0:
-            return tile.ForOp.make([], attributes, [], [Region(body)])
+            return tile.ForOp(trips=trips, body=Region(body))
         left = AffineExpr.symbol(0) * -1 + (tiles - 1)
-        attributes["end"] = AffineMapAttr(AffineMap(0, 1, (left // self.blocks + 1,)))
-        return tile.ForOp.make([point.symbols[0]], attributes, [], [Region(body)])
+        end = AffineMap(0, 1, (left // self.blocks + 1,))
+        return tile.ForOp(arguments=[point.symbols[0]], trips=trips, end=end, body=Region(body))
 
     def _store_late(self) -> None:
         """Buffers that the machine stores from are waited for before they are written again, and at the end."""
@@ -345,10 +342,10 @@ class _Loops:
             assert isinstance(buffer, scheduled.AllocOp)
             buffer.detach()
             block.insert_op_before(buffer, self.parts.roles[0])
-            block.insert_op_before(asynchronous.StoreWaitOp.make([], {}, []), self._before_reading(buffer))
+            block.insert_op_before(asynchronous.StoreWaitOp(), self._before_reading(buffer))
         last = block.last_op
         assert last is not None
-        block.insert_op_before(asynchronous.StoreWaitOp.make([], {}, []), last)
+        block.insert_op_before(asynchronous.StoreWaitOp(), last)
 
     def _before_reading(self, buffer: scheduled.AllocOp) -> Operation:
         """The barrier before a buffer is written, or the wait for matmuls, if that is sooner: the assembler has each

@@ -145,12 +145,11 @@ from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
-from xdsl.dialects.builtin import AffineMapAttr, BoolAttr, IndexType, IntegerAttr
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import array_type, decode, encode
+from tilewright.dialects.base import array_type
 from tilewright.dialects.scheduled import asynchronous, tensor_memory, tile_order
 from tilewright.layout import Layout
 from tilewright.machines.machine import Machine
@@ -188,13 +187,13 @@ class ScheduledMulticastCopiesPass:
             shared = _shared_copies(region, feed)
             before, after = _step_seconds(feed, [copy for copy, _ in shared], unit.machine)
         except Refused as reason:
-            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "no multicast", str(reason)))
+            unit.remarks.append(Remark(self.name, kernel.sym_name, "no multicast", str(reason)))
             return
         _Pairs(region, feed, shared).write()
         bytes_shared = sum(_bytes(copy) for copy, _ in shared)
         decision = f"pairs of blocks multicast {bytes_shared} bytes of a step"
         reason = f"a step loads in {after * 1e9:.0f} ns instead of {before * 1e9:.0f}"
-        unit.remarks.append(Remark(self.name, kernel.sym_name.data, decision, reason))
+        unit.remarks.append(Remark(self.name, kernel.sym_name, decision, reason))
 
 
 def may_be_pairs(region: scheduled.ParallelOp, machine: Machine) -> bool:
@@ -237,8 +236,8 @@ def _feed_of(region: scheduled.ParallelOp) -> _Feed:
         Refused: it has others.
     """
     roles = [op for op in region.body.block.ops if isinstance(op, scheduled.RoleOp)]
-    if [role.role.data for role in roles] not in ([COPIES], [COPIES, MULTIPLIES]):
-        raise Refused(f"there are the roles {', '.join(role.role.data for role in roles)}")
+    if [role.role for role in roles] not in ([COPIES], [COPIES, MULTIPLIES]):
+        raise Refused(f"there are the roles {', '.join(role.role for role in roles)}")
     inside = list(roles[0].walk())
     copies = [op for op in inside if isinstance(op, asynchronous.TensorCopyOp)]
     waits = [op for op in inside if isinstance(op, asynchronous.AwaitOp)]
@@ -282,7 +281,7 @@ def _shared_copies(region: scheduled.ParallelOp, feed: _Feed) -> list[tuple[asyn
     found: list[tuple[asynchronous.TensorCopyOp, int]] = []
     reason = Refused("consecutive blocks share no operand panel")
     for copy in feed.copies:
-        symbols = set(symbols_used(copy.map.data, copy.symbols))
+        symbols = set(symbols_used(copy.map, copy.symbols))
         if not all(_is_common(region, symbol) for symbol in symbols):
             continue
         try:
@@ -305,8 +304,8 @@ def _check_same_trips(region: scheduled.ParallelOp, loop: tile.ForOp) -> None:
     if not all(_is_argument(region, symbol) for symbol in loop.operands) or len(region.shape) != 1:
         raise Refused("the number of tiles of a block is not known")
     numbers = np.arange(prod(region.shape))
-    (trips,) = evaluate_map(loop.end.data, numbers.shape, [numbers for _ in loop.operands])
-    if not _is_same_in_pairs(np.minimum(trips, int(decode(loop.trips)))):
+    (trips,) = evaluate_map(loop.end, numbers.shape, [numbers for _ in loop.operands])
+    if not _is_same_in_pairs(np.minimum(trips, loop.trips)):
         raise Refused("consecutive blocks have different numbers of tiles")
 
 
@@ -339,7 +338,7 @@ def _is_number_in_pairs(region: scheduled.ParallelOp, point: tile_order.PointOp)
     is_block = [_is_argument(region, symbol) for symbol in point.symbols]
     for trip in range(PAIR + 1):
         values = [np.array([0, 1]) if own else np.array([trip, trip]) for own in is_block]
-        (numbers,) = evaluate_map(point.map.data, (PAIR,), values)
+        (numbers,) = evaluate_map(point.map, (PAIR,), values)
         if numbers[0] % PAIR or numbers[1] != numbers[0] + 1:
             return False
     return len(region.shape) == 1
@@ -360,7 +359,7 @@ def _dim_of_halves(copy: asynchronous.TensorCopyOp) -> int:
     # The longest dim first: of it the boxes of a half are fewest.
     for dim in sorted(range(len(type.shape)), key=lambda dim: -type.shape[dim]):
         try:
-            boxes_of(copy.map.data, tile.ref_type(copy.source), layout, (PAIR, dim))
+            boxes_of(copy.map, tile.ref_type(copy.source), layout, (PAIR, dim))
         except Refused as other:
             reason = other
         else:
@@ -395,9 +394,9 @@ def _step_seconds(feed: _Feed, shared: Sequence[asynchronous.TensorCopyOp], mach
 def _product_seconds(product: scheduled.MmaOp | tensor_memory.TensorMmaOp, machine: Machine) -> float:
     """The time of the instructions of a step."""
     left, right, total = (_held(each) for each in (product.left, product.right, product.accumulator))
-    atom = machine.atom_of(product.atom.data.partition(",")[0], left.dtype, right.dtype, total.dtype)
+    atom = machine.atom_of(product.atom.partition(",")[0], left.dtype, right.dtype, total.dtype)
     if atom is None:
-        raise Refused(f"the machine has no {product.atom.data} of {left.dtype}")
+        raise Refused(f"the machine has no {product.atom} of {left.dtype}")
     (rows, depth), columns = left.shape, right.shape[1]
     instructions = -(-rows // atom.rows) * -(-columns // atom.columns) * -(-depth // atom.depth)
     return instructions * atom.cycles / machine.clock_hertz
@@ -420,24 +419,22 @@ class _Pairs:
 
     def write(self) -> None:
         feed = self.feed
-        self.region.properties["cluster"] = IntegerAttr(PAIR, IndexType())
+        self.region.cluster = PAIR
         for copy, dim in self.shared:
-            copy.properties["multicast"] = encode((PAIR, dim))
-        feed.empty.properties["arrivals"] = IntegerAttr(PAIR * int(decode(feed.empty.arrivals)), IndexType())
+            copy.multicast = (PAIR, dim)
+        feed.empty.arrivals = PAIR * feed.empty.arrivals
         self._say_last()
         for op in feed.empty.result.uses:
             if isinstance(op.operation, asynchronous.ArriveOp | tensor_memory.MmaCommitOp):
-                op.operation.properties["everywhere"] = BoolAttr.from_bool(True)
+                op.operation.everywhere = True
         self._meet()
         self._wait_for_all()
 
     def _meet(self) -> None:
         """Barriers in memory are there before the other block uses them."""
         block = self.region.body.block
-        made = next(
-            op for op in block.ops if isinstance(op, scheduled.BarrierOp) and op.scope.data == scheduled.EVERY_ROLE
-        )
-        block.insert_op_after(scheduled.BarrierOp.make([], {"scope": scheduled.CLUSTER}, []), made)
+        made = next(op for op in block.ops if isinstance(op, scheduled.BarrierOp) and op.scope == scheduled.EVERY_ROLE)
+        block.insert_op_after(scheduled.BarrierOp(scope=scheduled.CLUSTER), made)
 
     def _say_last(self) -> None:
         """Signal the last stage as empty after all matmuls, if the loop does not."""
@@ -446,9 +443,9 @@ class _Pairs:
             return
         block = self.region.body.block
         (wait,) = (op for op in block.ops if isinstance(op, scheduled.MmaWaitOp))
-        last = (int(decode(feed.loops[-1].trips)) - 1) % int(decode(feed.empty.count))
-        number = AffineMapAttr(AffineMap(0, 0, (AffineExpr.constant(last),)))
-        block.insert_op_after(asynchronous.ArriveOp.make([feed.empty.result], {"number": number}, []), wait)
+        last = (feed.loops[-1].trips - 1) % feed.empty.count
+        number = AffineMap(0, 0, (AffineExpr.constant(last),))
+        block.insert_op_after(asynchronous.ArriveOp(mbarrier=feed.empty.result, number=number), wait)
 
     def _wait_for_all(self) -> None:
         """The role that copies ends when all stages are empty in both blocks: what copying to each once more would wait
@@ -456,7 +453,7 @@ class _Pairs:
         role = self.feed.role.body.block
         last = role.last_op
         assert last is not None
-        for more in range(int(decode(self.feed.empty.count))):
+        for more in range(self.feed.empty.count):
             role.insert_op_before(self._wait_behind(more), last)
 
     def _wait_behind(self, more: int) -> asynchronous.AwaitOp:
@@ -464,15 +461,16 @@ class _Pairs:
         waits, loops = self.feed.waits, self.feed.loops
         end = loops[0].end
         number = [] if end is None else list(loops[0].operands)
-        trips = AffineExpr.constant(int(decode(loops[0].trips))) if end is None else end.data.results[0]
+        trips = AffineExpr.constant(loops[0].trips) if end is None else end.results[0]
         counters: dict[SSAValue, AffineExpr]
         if len(loops) == 1:
             counters = {loops[0].body.block.args[0]: trips + more}
         else:
             counters = {loops[0].body.block.args[0]: trips, loops[1].body.block.args[0]: AffineExpr.constant(more)}
         by = [counters[symbol] for symbol in waits.symbols]
-        maps = {
-            name: AffineMapAttr(with_symbols(map.data, by, len(number)))
-            for name, map in (("number", waits.number), ("phase", waits.phase))
-        }
-        return asynchronous.AwaitOp.make([waits.mbarrier, *number], maps, [])
+        return asynchronous.AwaitOp(
+            mbarrier=waits.mbarrier,
+            symbols=number,
+            number=with_symbols(waits.number, by, len(number)),
+            phase=with_symbols(waits.phase, by, len(number)),
+        )

@@ -124,7 +124,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr, IndexType
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
@@ -164,7 +164,7 @@ class ScheduledMultiplyInTensorMemoryPass:
         for kernel in unit.timed_kernels(self.name):
             for region in (op for op in kernel.body.block.ops if isinstance(op, scheduled.ParallelOp)):
                 products = [op for op in region.walk() if isinstance(op, scheduled.MmaOp)]
-                if len(products) == 1 and products[0].atom.data.startswith(TCGEN05):
+                if len(products) == 1 and products[0].atom.startswith(TCGEN05):
                     self._apply(unit, kernel, region, products[0])
 
     def _apply(self, unit: Unit, kernel: tile.KernelOp, region: scheduled.ParallelOp, product: scheduled.MmaOp) -> None:
@@ -176,7 +176,7 @@ class ScheduledMultiplyInTensorMemoryPass:
             operands = [_operand(product, side, loop) for side in (product.left, product.right)]
         except Refused as reason:
             raise CompilerBug(f"a matmul in tensor memory is not fed by copies: {reason}") from reason
-        wanted = self.stages if kernel.stages is None else int(kernel.stages.value.data)
+        wanted = self.stages if kernel.stages is None else kernel.stages
         stages = _stages(loop, operands, wanted, unit.machine)
         if prod(region.shape) > unit.machine.cores:
             room = unit.machine.memory_of(SHARED).bytes - _taken(loop, operands)
@@ -185,7 +185,7 @@ class ScheduledMultiplyInTensorMemoryPass:
         taken = sum(operand.bytes(stages) for operand in operands)
         reason = f"{described(product)}; {taken} bytes of {SHARED}"
         _Roles(region, loop, product, operands, stages).write()
-        unit.remarks.append(Remark(self.name, kernel.sym_name.data, decision, reason))
+        unit.remarks.append(Remark(self.name, kernel.sym_name, decision, reason))
 
 
 def _operand(product: scheduled.MmaOp, side: SSAValue, loop: tile.ForOp) -> Operand:
@@ -195,7 +195,7 @@ def _operand(product: scheduled.MmaOp, side: SSAValue, loop: tile.ForOp) -> Oper
 
 def _stages(loop: tile.ForOp, operands: Sequence[Operand], wanted: int, machine: Machine) -> int:
     """The most stages, up to those wanted, that the loop has trips and the memory room for, and at least 2."""
-    stages = max(2, min(wanted, int(loop.trips.value.data)))
+    stages = max(2, min(wanted, loop.trips))
     while stages > 2 and _bytes(operands, stages) + _taken(loop, operands) > machine.memory_of(SHARED).bytes:
         stages -= 1
     return stages
@@ -229,7 +229,7 @@ class _Roles:
         rings = [operand.ring(self.stages) for operand in self.operands]
         full, empty, done = barriers(self.stages, 1), barriers(self.stages, 1), barriers(1, 1)
         total = self._total()
-        meeting = scheduled.BarrierOp.make([], {"scope": scheduled.EVERY_ROLE}, [])
+        meeting = scheduled.BarrierOp(scope=scheduled.EVERY_ROLE)
         copies = CopyingRole(self.loop, self.operands, self.stages, rings, full, empty).role()
         multiplies = self._multiplies(rings, full, empty, done, total)
         first = self.region.body.block.first_op
@@ -243,7 +243,7 @@ class _Roles:
         type = array_type(self.product.accumulator)
         lies = tensor_memory_accumulator(type.shape)
         result = tile.ref(type, tensor_memory.TENSOR, str(lies))
-        return tensor_memory.TensorAllocOp.make([], {"columns": tensor_columns(type.shape[1])}, [result])
+        return tensor_memory.TensorAllocOp(columns=tensor_columns(type.shape[1]), result=result)
 
     def _multiplies(
         self,
@@ -257,31 +257,37 @@ class _Roles:
         body = Block(arg_types=[IndexType()])
         trip, stage = body.args[0], TRIP % self.stages
         tiles = [stage_of(ring, [trip], stage) for ring in rings]
-        given = [*(each.result for each in tiles), total.result, trip]
-        attributes = {"atom": self.product.atom.data, "adds": number(TRIP)}
-        product = tensor_memory.TensorMmaOp.make(given, attributes, [])
+        left, right = (each.result for each in tiles)
+        product = tensor_memory.TensorMmaOp(
+            left=left,
+            right=right,
+            accumulator=total.result,
+            symbols=[trip],
+            atom=self.product.atom,
+            adds=number(TRIP),
+        )
         product.location = self.product.location
-        emptied = tensor_memory.MmaCommitOp.make([empty.result, trip], {"number": number(stage)}, [])
+        emptied = tensor_memory.MmaCommitOp(mbarrier=empty.result, symbols=[trip], number=number(stage))
         wait = await_phase(full, trip, stage, TRIP // self.stages)
         multiplied = in_zones(labels_around(self.product), [product])
-        body.add_ops([wait, *tiles, *multiplied, emptied, tile.YieldOp.make([], {}, [])])
-        loop = tile.ForOp.make([], {"trips": int(self.loop.trips.value.data)}, [], [Region(body)])
-        finished = tensor_memory.MmaCommitOp.make([done.result], {"number": _only()}, [])
+        body.add_ops([wait, *tiles, *multiplied, emptied, tile.YieldOp()])
+        loop = tile.ForOp(trips=self.loop.trips, body=Region(body))
+        finished = tensor_memory.MmaCommitOp(mbarrier=done.result, number=_only())
         block = Block()
-        block.add_ops([*in_zones(labels_around(self.loop), [loop]), finished, scheduled.EndOp.make([], {}, [])])
-        return scheduled.RoleOp.make([], {"role": MULTIPLIES, "warps": 1}, [], [Region(block)])
+        block.add_ops([*in_zones(labels_around(self.loop), [loop]), finished, scheduled.EndOp()])
+        return scheduled.RoleOp(role=MULTIPLIES, warps=1, body=Region(block))
 
     def _take_out(self, total: tensor_memory.TensorAllocOp, done: asynchronous.MbarrierOp) -> None:
         """Instead of the loop its sum is waited for, loaded, and tensor memory given back."""
         (result,), (start,) = self.loop.results, self.loop.initial
-        loaded = tensor_memory.TensorLoadOp.make([total.result], {}, [result.type])
+        loaded = tensor_memory.TensorLoadOp(source=total.result, result=result.type)
         made: list[Operation] = [
-            asynchronous.AwaitOp.make([done.result], {"number": _only(), "phase": _only()}, []),
+            asynchronous.AwaitOp(mbarrier=done.result, number=_only(), phase=_only()),
             _fence(tensor_memory.AFTER),
             loaded,
             _fence(tensor_memory.BEFORE),
-            scheduled.BarrierOp.make([], {"scope": scheduled.BLOCK}, []),
-            tensor_memory.TensorFreeOp.make([total.result], {}, []),
+            scheduled.BarrierOp(scope=scheduled.BLOCK),
+            tensor_memory.TensorFreeOp(tensor=total.result),
         ]
         around = self.loop.parent_block()
         assert around is not None
@@ -292,10 +298,10 @@ class _Roles:
         drop_unused(start)
 
 
-def _only() -> AffineMapAttr:
+def _only() -> AffineMap:
     """Of one barrier the only one, and its first phase."""
-    return AffineMapAttr(AffineMap(0, 0, (AffineExpr.constant(0),)))
+    return AffineMap(0, 0, (AffineExpr.constant(0),))
 
 
 def _fence(side: str) -> tensor_memory.TensorFenceOp:
-    return tensor_memory.TensorFenceOp.make([], {"side": side}, [])
+    return tensor_memory.TensorFenceOp(side=side)

@@ -65,12 +65,12 @@ class ScheduledOrderAccessesPass:
         for kernel in unit.timed_kernels(self.name):
             count = 0
             for region in (op for op in kernel.body.block.ops if isinstance(op, scheduled.ParallelOp)):
-                warps = 1 if region.warps is None else int(region.warps.value.data)
+                warps = 1 if region.warps is None else region.warps
                 threads = {"lane": unit.machine.axes["lane"], "warp": warps}
                 count += _Order(set(kernel.refs), threads).write(region)
             if count:
                 why = "ordered after accesses of other threads to the same elements"
-                unit.remarks.append(Remark(self.name, kernel.sym_name.data, f"{count} barriers for arrays", why))
+                unit.remarks.append(Remark(self.name, kernel.sym_name, f"{count} barriers for arrays", why))
 
 
 @dataclass(frozen=True)
@@ -92,14 +92,14 @@ class _Order:
             if any(self._may_meet(first, op, None) for first in before) or self._meets_later_trips(accesses, op):
                 block = op.parent_block()
                 assert block is not None
-                block.insert_op_before(scheduled.BarrierOp.make([], {"scope": scheduled.BLOCK, "arrays": True}, []), op)
+                block.insert_op_before(scheduled.BarrierOp(scope=scheduled.BLOCK, arrays=True), op)
                 count += 1
                 since = number if block is region.body.block else since
         return count
 
     def _meets_later_trips(self, accesses: Sequence[_AccessOp], op: _AccessOp) -> bool:
         """Whether an access may meet one of an earlier trip of a loop around both."""
-        loops = [loop for loop in _loops(op) if loop.trips.value.data > 1]
+        loops = [loop for loop in _loops(op) if loop.trips > 1]
         return any(self._may_meet(first, op, loop) for loop in loops for first in accesses if loop in _loops(first))
 
     def _may_meet(self, first: _AccessOp, second: _AccessOp, loop: tile.ForOp | None) -> bool:
@@ -116,7 +116,7 @@ class _Order:
         layouts = [layout_of(_tile(op)) for op in (first, second)]
         symbols = [list(op.symbols) for op in (first, second)]
         layout = layouts[0]
-        if layout is None or layout != layouts[1] or first.map.data != second.map.data or symbols[0] != symbols[1]:
+        if layout is None or layout != layouts[1] or first.map != second.map or symbols[0] != symbols[1]:
             return False
         has_loads = isinstance(first, tile.LoadOp) or isinstance(second, tile.LoadOp)
         if has_loads and any(has_copies(layout, axis, count) for axis, count in self.threads.items()):
@@ -177,7 +177,7 @@ def _are_apart(first: _AccessOp, second: _AccessOp, way: _Way) -> bool:
 
 
 def _forms(op: _AccessOp) -> Iterator[Form | None]:
-    map: AffineMap = op.map.data
+    map: AffineMap = op.map
     dims = tuple(Index(dim) for dim in range(map.num_dims))
     for expression in map.results:
         yield linear_form(expression, dims)
@@ -227,7 +227,7 @@ def _ends(symbol: SSAValue, of_first: int, of_second: int, way: _Way) -> tuple[i
     loop = symbol.owner.parent_op() if isinstance(symbol, BlockArgument) else None
     if not isinstance(loop, tile.ForOp):
         return None
-    last = int(loop.trips.value.data) - 1
+    last = loop.trips - 1
     if loop is way.later and of_first == of_second:
         ends = of_first, of_first * last
     elif way.is_fixed(symbol):

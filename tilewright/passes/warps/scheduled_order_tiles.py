@@ -86,11 +86,11 @@ class ScheduledOrderTilesPass:
         reason = f"{blocks} blocks at a time read {best.traffic_bytes} bytes from {behind.name}"
         if best == plain:
             why = f"{cache.name} has room for all panels" if tiles.panel_bytes <= cache.bytes else "no order is better"
-            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "row-major tile order", f"{why}: {reason}"))
+            unit.remarks.append(Remark(self.name, kernel.sym_name, "row-major tile order", f"{why}: {reason}"))
             return
         pair = (found.columns, found.rows) if best.is_turned else (found.rows, found.columns)
         outer = [dim for dim in range(len(region.shape)) if dim not in pair]
         number_points(region, [*outer, *pair], best.group)
         decision = f"tiles in groups of {best.group} {'columns' if best.is_turned else 'rows'}"
         reason += f", row-major {plain.traffic_bytes}"
-        unit.remarks.append(Remark(self.name, kernel.sym_name.data, decision, reason))
+        unit.remarks.append(Remark(self.name, kernel.sym_name, decision, reason))

@@ -99,16 +99,14 @@ After:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import decode
 from tilewright.dialects.scheduled import asynchronous
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
@@ -142,10 +140,10 @@ class ScheduledPipelineCopiesPass:
 
     def _apply(self, unit: Unit, kernel: tile.KernelOp, region: scheduled.ParallelOp, loop: tile.ForOp) -> None:
         operands, refused = _found(region, loop, unit.machine)
-        wanted = self.stages if kernel.stages is None else int(kernel.stages.value.data)
-        wanted = unit.fallbacks.stages(kernel.sym_name.data, wanted)
+        wanted = self.stages if kernel.stages is None else kernel.stages
+        wanted = unit.fallbacks.stages(kernel.sym_name, wanted)
         room = unit.machine.memory_of(SHARED).bytes - left_bytes(loop, operands)
-        stages = _fitting(wanted, int(loop.trips.value.data), room, operands)
+        stages = _fitting(wanted, loop.trips, room, operands)
         if operands and not stages:
             refused.append(_no_room(loop, room, operands) if wanted else NO_ROOM_FOR_STAGES)
         if stages:
@@ -153,16 +151,14 @@ class ScheduledPipelineCopiesPass:
             tiles = "; ".join(dict.fromkeys(described(operand.product) for operand in operands))
             taken = sum(operand.bytes(stages) for operand in operands)
             _Pipeline(loop, operands, stages).write()
-            unit.remarks.append(
-                Remark(self.name, kernel.sym_name.data, decision, f"{tiles}; {taken} bytes of {SHARED}")
-            )
+            unit.remarks.append(Remark(self.name, kernel.sym_name, decision, f"{tiles}; {taken} bytes of {SHARED}"))
         for reason in dict.fromkeys(refused):
-            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "copies not pipelined", reason))
+            unit.remarks.append(Remark(self.name, kernel.sym_name, "copies not pipelined", reason))
 
 
 def _found(region: scheduled.ParallelOp, loop: tile.ForOp, machine: Machine) -> tuple[list[Operand], list[str]]:
     """The operands of a loop's matmuls that can be copied ahead, and why the others cannot."""
-    warps = 1 if region.warps is None else int(decode(region.warps))
+    warps = 1 if region.warps is None else region.warps
     operands: list[Operand] = []
     refused: list[str] = []
     products = [each for each in loop.body.block.ops if isinstance(each, scheduled.MmaOp)]
@@ -193,7 +189,7 @@ def _fitting(wanted: int, trips: int, room: int, operands: Sequence[Operand]) ->
 
 
 def _no_room(loop: tile.ForOp, room: int, operands: Sequence[Operand]) -> str:
-    if loop.trips.value.data < 2:
+    if loop.trips < 2:
         return "the loop has one trip"
     return f"two stages need {sum(operand.bytes(2) for operand in operands)} bytes of {SHARED}, {room} are left"
 
@@ -213,14 +209,14 @@ class _Pipeline:
         for trip in range(self.stages - 1):
             for operand, ring in zip(self.operands, rings, strict=True):
                 before += self._first_copy(operand, ring, trip)
-            before.append(scheduled.CommitOp.make([], {}, []))
-        head: list[Operation] = [scheduled.WaitOp.make([], {"pending": self.stages - 2}, [])]
-        if any(operand.product.asynchronous is not None for operand in self.operands):
-            head.append(asynchronous.FenceOp.make([], {}, []))
+            before.append(scheduled.CommitOp())
+        head: list[Operation] = [scheduled.WaitOp(pending=self.stages - 2)]
+        if any(operand.product.asynchronous for operand in self.operands):
+            head.append(asynchronous.FenceOp())
         head.append(_barrier())
         for operand, ring in zip(self.operands, rings, strict=True):
             head += self._next_copy(operand, ring)
-        head.append(scheduled.CommitOp.make([], {}, []))
+        head.append(scheduled.CommitOp())
         read = [stage_of(ring, [counter], AffineExpr.symbol(0) % self.stages) for ring in rings]
         remove_trips([store for operand in self.operands for _, store in operand.window.trips])
         for operand, stage in zip(self.operands, read, strict=True):
@@ -231,7 +227,7 @@ class _Pipeline:
         around = self.loop.parent_block()
         assert around is not None
         around.insert_ops_before(before, self.loop)
-        around.insert_op_after(scheduled.WaitOp.make([], {"pending": 0}, []), self.loop)
+        around.insert_op_after(scheduled.WaitOp(pending=0), self.loop)
 
     def _first_copy(self, operand: Operand, ring: scheduled.AllocOp, trip: int) -> list[Operation]:
         """The copy of a trip's window before the loop: the counter is a number."""
@@ -242,7 +238,7 @@ class _Pipeline:
         by = [AffineExpr.constant(trip) if s is counter else AffineExpr.symbol(next(kept)) for s in window.load.symbols]
         map = with_symbols(window.map, by, len(symbols))
         stage = stage_of(ring, [], AffineExpr.constant(trip))
-        return [stage, self._copy(operand, stage, symbols, {"map": AffineMapAttr(map)})]
+        return [stage, self._copy(operand, stage, symbols, map)]
 
     def _next_copy(self, operand: Operand, ring: scheduled.AllocOp) -> list[Operation]:
         """The copy of the window of `stages - 1` trips later, if there is such a trip."""
@@ -255,21 +251,31 @@ class _Pipeline:
         later = AffineExpr.symbol(at) + (self.stages - 1)
         by = [later if s is counter else AffineExpr.symbol(n) for n, s in enumerate(window.load.symbols)]
         stage = stage_of(ring, [counter], (AffineExpr.symbol(0) + (self.stages - 1)) % self.stages)
-        attributes = {
-            "map": AffineMapAttr(with_symbols(window.map, by, len(symbols))),
-            "trip": AffineMapAttr(AffineMap(0, len(symbols), (later,))),
-            "trips": int(self.loop.trips.value.data),
-        }
-        return [stage, self._copy(operand, stage, symbols, attributes)]
+        map = with_symbols(window.map, by, len(symbols))
+        trip = AffineMap(0, len(symbols), (later,))
+        return [stage, self._copy(operand, stage, symbols, map, trip)]
 
     def _copy(
-        self, operand: Operand, stage: scheduled.StageOp, symbols: Sequence[SSAValue], attributes: Mapping[str, object]
+        self,
+        operand: Operand,
+        stage: scheduled.StageOp,
+        symbols: Sequence[SSAValue],
+        map: AffineMap,
+        trip: AffineMap | None = None,
     ) -> Operation:
-        dealt = {"layout": str(operand.landing.threads)}
-        op = scheduled.CopyOp.make([operand.window.load.source, stage.result, *symbols], {**attributes, **dealt}, [])
+        """Copy a window to a stage; with a `trip`, only if the loop has it."""
+        op = scheduled.CopyOp(
+            source=operand.window.load.source,
+            destination=stage.result,
+            symbols=symbols,
+            map=map,
+            trip=trip,
+            trips=None if trip is None else self.loop.trips,
+            layout=str(operand.landing.threads),
+        )
         op.location = operand.window.load.location
         return op
 
 
 def _barrier() -> scheduled.BarrierOp:
-    return scheduled.BarrierOp.make([], {"scope": scheduled.BLOCK}, [])
+    return scheduled.BarrierOp(scope=scheduled.BLOCK)

@@ -66,7 +66,6 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import ClassVar
 
-from xdsl.dialects.builtin import IndexType, IntegerAttr
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import scheduled, tile
@@ -90,7 +89,7 @@ class ScheduledPlanBlockMemoryPass:
             for region in (op for op in kernel.body.block.ops if isinstance(op, scheduled.ParallelOp)):
                 needed = _plan(region.body.block)
                 if needed > room:
-                    excesses.append(Excess(kernel.sym_name.data, needed, room, unit.machine.name))
+                    excesses.append(Excess(kernel.sym_name, needed, room, unit.machine.name))
         if excesses:
             raise DoesNotFit.of(excesses)
 
@@ -129,12 +128,12 @@ def _plan(block: Block) -> int:
     for life in sorted(lives, key=lambda each: -each.op.bytes):
         apart = [other for other in placed if not _may_share(life, other, times)]
         life.offset_bytes = _lowest(life.op.bytes, apart)
-        life.op.offset_bytes = IntegerAttr(life.offset_bytes, IndexType())
+        life.op.offset_bytes = life.offset_bytes
         placed.append(life)
     end = max((life.end_bytes for life in placed), default=0)
     for op in (op for op in times.number if isinstance(op, asynchronous.MbarrierOp | tensor_memory.TensorAllocOp)):
         start = -(-end // _MBARRIER_BYTES) * _MBARRIER_BYTES
-        op.offset_bytes = IntegerAttr(start, IndexType())
+        op.offset_bytes = start
         end = start + op.bytes
     return end
 
@@ -142,7 +141,7 @@ def _plan(block: Block) -> int:
 def _count(block: Block, times: _Times, numbers: Iterator[int]) -> None:
     for op in block.ops:
         times.number[op] = next(numbers)
-        if isinstance(op, scheduled.BarrierOp) and op.scope.data != scheduled.WARP:
+        if isinstance(op, scheduled.BarrierOp) and op.scope != scheduled.WARP:
             times.barriers.append(times.number[op])
         for region in op.regions:
             _count(region.block, times, numbers)
@@ -171,7 +170,7 @@ def _users(op: scheduled.AllocOp | scheduled.StageOp) -> Iterator[Operation]:
             yield from _users(use.operation)
             continue
         yield use.operation
-        if isinstance(use.operation, scheduled.MmaOp) and use.operation.asynchronous is not None:
+        if isinstance(use.operation, scheduled.MmaOp) and use.operation.asynchronous:
             yield from _waits(use.operation.result)
         if isinstance(product := use.operation, tensor_memory.TensorMmaOp):
             loads = list(tensor_memory.loads_of(product.accumulator))
@@ -186,7 +185,7 @@ def _waits(going: SSAValue) -> Iterator[Operation]:
         user = use.operation
         if isinstance(user, scheduled.MmaWaitOp):
             yield user
-            if user.pending.value.data:
+            if user.pending:
                 yield from _waits(user.result)
         elif isinstance(user, tile.YieldOp) and isinstance(loop := user.parent_op(), tile.ForOp):
             yield from _waits(loop.results[use.index])

@@ -50,13 +50,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import ArrayAttr, StringAttr
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.traits import Pure
 
 from tilewright import dtypes
 from tilewright.dialects import array, scheduled, tile
-from tilewright.dialects.base import tensor
+from tilewright.dialects.base import rebuilt, tensor
 from tilewright.passes.base import Remark, Unit
 from tilewright.primitives import ArrayType
 from tilewright.runtime.zones import EDGE_WORDS, HEADER_WORDS
@@ -79,7 +78,7 @@ class ScheduledRecordZonesPass:
 
     def _apply(self, unit: Unit, kernel: tile.KernelOp, region: scheduled.ParallelOp) -> None:
         def remark(decision: str, reason: str) -> None:
-            unit.remarks.append(Remark(self.name, kernel.sym_name.data, decision, reason))
+            unit.remarks.append(Remark(self.name, kernel.sym_name, decision, reason))
 
         parts = _parts_of(region)
         for part in parts:
@@ -114,7 +113,7 @@ class _Part:
 
     @property
     def labels(self) -> list[str]:
-        return list(dict.fromkeys(zone.label.data for zone in self.zones))
+        return list(dict.fromkeys(zone.label for zone in self.zones))
 
     @property
     def edges(self) -> int:
@@ -126,7 +125,7 @@ class _Part:
         dropped: list[str] = []
         while found := next((zone for zone in self.zones if zone.begins and _is_empty(zone)), None):
             pair = [found, found.other()]
-            dropped.append(found.label.data)
+            dropped.append(found.label)
             self.zones = [zone for zone in self.zones if zone not in pair]
             _erase(pair)
         return dropped
@@ -138,9 +137,9 @@ class _Part:
         self.block.insert_op_before(_record(records, scheduled.OPEN, section), first)
         self.block.insert_op_before(_record(records, scheduled.CLOSE, section), last)
         for zone in self.zones:
-            around, label = zone.parent_block(), zone.label.data
+            around, label = zone.parent_block(), zone.label
             assert around is not None
-            made = _record(records, zone.edge.data, section, number=labels.index(label), label=label)
+            made = _record(records, zone.edge, section, number=labels.index(label), label=label)
             made.location = zone.location
             around.insert_op_before(made, zone)
         _erase(self.zones)
@@ -149,7 +148,7 @@ class _Part:
 def _parts_of(region: scheduled.ParallelOp) -> list[_Part]:
     """The warps without a role first."""
     roles = [op for op in region.body.block.ops if isinstance(op, scheduled.RoleOp)]
-    of_roles = [_Part(op.role.data, op.body.block, _zones_in(op)) for op in roles]
+    of_roles = [_Part(op.role, op.body.block, _zones_in(op)) for op in roles]
     inside = {zone for part in of_roles for zone in part.zones}
     rest = [zone for zone in _zones_in(region) if zone not in inside]
     return [_Part(COMPUTES, region.body.block, rest), *of_roles]
@@ -171,13 +170,15 @@ def _times(zone: tile.ZoneOp, block: Block) -> int:
     """The trips of all loops around an operation, within a block."""
     times, around = 1, zone.parent_op()
     while around is not None and around is not block.parent_op():
-        times *= int(around.trips.value.data) if isinstance(around, tile.ForOp) else 1
+        times *= around.trips if isinstance(around, tile.ForOp) else 1
         around = around.parent_op()
     return times
 
 
-def _record(records: SSAValue, what: str, section: int, **zone: object) -> scheduled.RecordOp:
-    return scheduled.RecordOp.make([records], {"what": what, "section": section, **zone}, [])
+def _record(
+    records: SSAValue, what: str, section: int, number: int | None = None, label: str | None = None
+) -> scheduled.RecordOp:
+    return scheduled.RecordOp(records=records, what=what, section=section, number=number, label=label)
 
 
 def _erase(ops: Sequence[Operation]) -> None:
@@ -190,11 +191,11 @@ def _add_records(unit: Unit, kernel: tile.KernelOp, shape: tuple[int, int, int])
     """Add an output to a kernel and to its calls that only the host reads."""
     type = ArrayType(shape, dtypes.i64)
     records = kernel.body.block.insert_arg(tile.ref(type), len(kernel.refs))
-    kernel.properties["effects"] = ArrayAttr([*kernel.effects.data, StringAttr(tile.OUT)])
+    kernel.effects = (*kernel.effects, tile.OUT)
     calls = [op for op in unit.main.walk() if isinstance(op, array.CallOp) and op.callee == kernel.sym_name]
     for call in calls:
         types = [*(result.type for result in call.results), tensor(type)]
-        made = array.CallOp.make(list(call.operands), call.plain(), types)
+        made = rebuilt(call, result_types=types)
         made.location = call.location
         block = call.parent_block()
         assert block is not None

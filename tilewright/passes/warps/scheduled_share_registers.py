@@ -77,12 +77,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import IndexType, IntegerAttr
 from xdsl.ir import SSAValue
 
 from tilewright.cost.warps.products import WARPGROUP
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.base import array_type
 from tilewright.machines.machine import Machine, Residency
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.warps.copying_role import COPIES
@@ -104,7 +103,7 @@ class ScheduledShareRegistersPass:
                 share = _share_of(region, unit.machine)
                 if share is not None:
                     share.write()
-                    unit.remarks.append(Remark(self.name, kernel.sym_name.data, share.decision, share.reason))
+                    unit.remarks.append(Remark(self.name, kernel.sym_name, share.decision, share.reason))
 
 
 @dataclass(frozen=True)
@@ -128,9 +127,9 @@ class _Share:
 
     def write(self) -> None:
         """In the role and after it, first of all."""
-        self.region.properties["registers"] = IntegerAttr(self.begin, IndexType())
-        self.role.properties["warps"] = IntegerAttr(WARPGROUP, IndexType())
-        self.role.properties["leaving"] = IntegerAttr(WARPGROUP - 1, IndexType())
+        self.region.registers = self.begin
+        self.role.warps = WARPGROUP
+        self.role.leaving = WARPGROUP - 1
         first = self.role.body.block.first_op
         assert first is not None
         self.role.body.block.insert_op_before(_set(_FEWEST), first)
@@ -138,27 +137,21 @@ class _Share:
 
 
 def _set(count: int) -> scheduled.SetRegistersOp:
-    return scheduled.SetRegistersOp.make([], {"count": count}, [])
+    return scheduled.SetRegistersOp(count=count)
 
 
 def _share_of(region: scheduled.ParallelOp, machine: Machine) -> _Share | None:
     """The reallocation of registers; None if each thread has enough, or there is no producer."""
     roles = [op for op in region.body.block.ops if isinstance(op, scheduled.RoleOp)]
-    warps = 1 if region.warps is None else int(decode(region.warps))
+    warps = 1 if region.warps is None else region.warps
     residency, lanes = machine.residency, machine.axes.get("lane", 1)
-    if (
-        len(roles) != 1
-        or roles[0].role.data != COPIES
-        or roles[0].working > 1
-        or warps % WARPGROUP
-        or residency is None
-    ):
+    if len(roles) != 1 or roles[0].role != COPIES or roles[0].working > 1 or warps % WARPGROUP or residency is None:
         return None
     needed = _of_products(region, warps * lanes)
     groups = warps // WARPGROUP
     begin = _at_most(residency, (groups + 1) * WARPGROUP, lanes)
     most = min(_MOST, (begin * (groups + 1) - _FEWEST) // groups // _STEP * _STEP)
-    if needed + _OTHERS <= _at_most(residency, warps + int(decode(roles[0].warps)), lanes) or most <= begin:
+    if needed + _OTHERS <= _at_most(residency, warps + roles[0].warps, lanes) or most <= begin:
         return None
     return _Share(region, roles[0], begin, most, needed)
 
@@ -174,7 +167,7 @@ def _at_most(residency: Residency, warps: int, lanes: int) -> int:
 def _of_products(region: scheduled.ParallelOp, threads: int) -> int:
     """Registers of a thread that hold asynchronous MMAs, and what they read from registers: of the loop or, where there
     is none, of the block that has the most."""
-    products = [op for op in region.walk() if isinstance(op, scheduled.MmaOp) and op.asynchronous is not None]
+    products = [op for op in region.walk() if isinstance(op, scheduled.MmaOp) and op.asynchronous]
     around = dict.fromkeys(op.parent_block() for op in products)
     together = ([op for op in products if op.parent_block() is block] for block in around)
     return max((_held(ops, threads) for ops in together), default=0)

@@ -206,13 +206,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr, IndexType, IntegerAttr
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineConstantExpr, AffineExpr, AffineMap
 
 from tilewright.cost.warps.products import WARPGROUP
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import decode
+from tilewright.dialects.base import rebuilt
 from tilewright.dialects.scheduled import asynchronous
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
@@ -234,17 +234,15 @@ class ScheduledSpecializeChainsPass:
     def apply(self, unit: Unit) -> None:
         for kernel in unit.timed_kernels(self.name):
             for region in (op for op in kernel.body.block.ops if isinstance(op, scheduled.ParallelOp)):
-                products = [
-                    op for op in region.walk() if isinstance(op, scheduled.MmaOp) and op.asynchronous is not None
-                ]
+                products = [op for op in region.walk() if isinstance(op, scheduled.MmaOp) and op.asynchronous]
                 if len(products) > 1:
                     self._apply(unit, kernel, region, products)
 
     def _apply(
         self, unit: Unit, kernel: tile.KernelOp, region: scheduled.ParallelOp, products: Sequence[scheduled.MmaOp]
     ) -> None:
-        wanted = self.stages if kernel.stages is None else int(kernel.stages.value.data)
-        wanted = unit.fallbacks.stages(kernel.sym_name.data, wanted)
+        wanted = self.stages if kernel.stages is None else kernel.stages
+        wanted = unit.fallbacks.stages(kernel.sym_name, wanted)
         try:
             if not wanted:
                 raise Refused(NO_ROOM_FOR_STAGES)
@@ -253,16 +251,16 @@ class ScheduledSpecializeChainsPass:
             stages = _stages(loop, feeds, wanted, unit.machine)
             check_turns(feeds, loop, stages)
         except Refused as reason:
-            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "not warp-specialized", str(reason)))
+            unit.remarks.append(Remark(self.name, kernel.sym_name, "not warp-specialized", str(reason)))
             return
         for label in _zones_left(products):
             reason = "matmuls are waited for at the first use of their results"
-            unit.remarks.append(Remark(self.name, kernel.sym_name.data, f"zone `{label}` ends before they do", reason))
+            unit.remarks.append(Remark(self.name, kernel.sym_name, f"zone `{label}` ends before they do", reason))
         _Writer(region, loop, products, feeds, stages).write()
         taken = sum(feed.bytes(stages) for feed in feeds)
         decision = f"a warp copies {len(feeds)} windows ahead, {stages} stages"
         reason = "; ".join([*dict.fromkeys(map(described, products)), f"{taken} bytes of {SHARED}"])
-        unit.remarks.append(Remark(self.name, kernel.sym_name.data, decision, reason))
+        unit.remarks.append(Remark(self.name, kernel.sym_name, decision, reason))
 
 
 def _zones_left(products: Sequence[scheduled.MmaOp]) -> list[str]:
@@ -318,7 +316,7 @@ class _Buffers:
     def of(feed: Feed, stages: int, groups: int) -> _Buffers:
         operand = feed.fills[0].operand
         if feed.is_resident:
-            buffer = scheduled.AllocOp.make([], {}, [operand.ring(2).result.type])
+            buffer = scheduled.AllocOp(result=operand.ring(2).result.type)
             return _Buffers(feed, buffer, barriers(1, 1), None, 1)
         return _Buffers(feed, operand.ring(stages), barriers(stages, 1), barriers(stages, groups), stages)
 
@@ -343,13 +341,15 @@ class _Buffers:
         return [self._await(self.empty, fill, symbols, fill.number // self.stages - 1)]
 
     def expect(self, fill: Fill, symbols: Sequence[SSAValue]) -> asynchronous.ExpectOp:
-        attributes = {"number": self._number(fill, len(symbols)), "bytes": self.feed.fill_bytes}
-        return asynchronous.ExpectOp.make([self.full.result, *symbols], attributes, [])
+        number = self._number(fill, len(symbols))
+        return asynchronous.ExpectOp(
+            mbarrier=self.full.result, symbols=symbols, number=number, bytes=self.feed.fill_bytes
+        )
 
     def arrive_empty(self, fill: Fill) -> asynchronous.ArriveOp:
         assert self.empty is not None
-        attributes = {"number": self._number(fill, len(fill.symbols))}
-        return asynchronous.ArriveOp.make([self.empty.result, *fill.symbols], attributes, [])
+        number = self._number(fill, len(fill.symbols))
+        return asynchronous.ArriveOp(mbarrier=self.empty.result, symbols=fill.symbols, number=number)
 
     def copy(
         self, fill: Fill, target: scheduled.AllocOp | scheduled.StageOp, symbols: Sequence[SSAValue]
@@ -359,23 +359,30 @@ class _Buffers:
         places = [inner.get(symbol, symbol) for symbol in load.symbols]
         given = list(dict.fromkeys((*symbols, *places)))
         by = [AffineExpr.symbol(given.index(place)) for place in places]
-        map = AffineMapAttr(with_symbols(fill.operand.window.map, by, len(given)))
-        attributes = {"map": map, "number": self._number(fill, len(given))}
-        op = asynchronous.TensorCopyOp.make([load.source, target.result, self.full.result, *given], attributes, [])
+        map = with_symbols(fill.operand.window.map, by, len(given))
+        op = asynchronous.TensorCopyOp(
+            source=load.source,
+            destination=target.result,
+            mbarrier=self.full.result,
+            symbols=given,
+            map=map,
+            number=self._number(fill, len(given)),
+        )
         op.location = load.location
         return op
 
-    def _number(self, fill: Fill, symbols: int) -> AffineMapAttr:
-        return AffineMapAttr(AffineMap(0, symbols, (fill.number % self.stages,)))
+    def _number(self, fill: Fill, symbols: int) -> AffineMap:
+        return AffineMap(0, symbols, (fill.number % self.stages,))
 
     def _await(
         self, mbarriers: asynchronous.MbarrierOp, fill: Fill, symbols: Sequence[SSAValue], phase: AffineExpr
     ) -> asynchronous.AwaitOp:
-        attributes = {
-            "number": self._number(fill, len(symbols)),
-            "phase": AffineMapAttr(AffineMap(0, len(symbols), (phase,))),
-        }
-        return asynchronous.AwaitOp.make([mbarriers.result, *symbols], attributes, [])
+        return asynchronous.AwaitOp(
+            mbarrier=mbarriers.result,
+            symbols=symbols,
+            number=self._number(fill, len(symbols)),
+            phase=AffineMap(0, len(symbols), (phase,)),
+        )
 
 
 @dataclass
@@ -390,11 +397,11 @@ class _Writer:
     buffers: list[_Buffers] = field(init=False)
 
     def write(self) -> None:
-        warps = 1 if self.region.warps is None else int(decode(self.region.warps))
+        warps = 1 if self.region.warps is None else self.region.warps
         self.buffers = [_Buffers.of(feed, self.stages, warps // WARPGROUP) for feed in self.feeds]
         made = [op for each in self.buffers for op in each.made]
-        meeting = scheduled.BarrierOp.make([], {"scope": scheduled.EVERY_ROLE}, [])
-        role = scheduled.RoleOp.make([], {"role": COPIES, "warps": 1}, [], [Region(self._copies())])
+        meeting = scheduled.BarrierOp(scope=scheduled.EVERY_ROLE)
+        role = scheduled.RoleOp(role=COPIES, warps=1, body=Region(self._copies()))
         first = self.region.body.block.first_op
         assert first is not None
         self.region.body.block.insert_ops_before([*made, meeting, role], first)
@@ -419,12 +426,12 @@ class _Writer:
                 if not each.feed.is_resident:
                     symbols = [body.args[0]] if is_inside else list(fill.symbols)
                     self._fill(each, fill, symbols, body if is_inside else block)
-        body.add_op(tile.YieldOp.make([], {}, []))
-        block.add_op(scheduled.EndOp.make([], {}, []))
+        body.add_op(tile.YieldOp())
+        block.add_op(scheduled.EndOp())
         return block
 
     def _loop(self, body: Block) -> tile.ForOp:
-        return tile.ForOp.make(list(self.loop.symbols), self.loop.plain(), [], [Region(body)])
+        return rebuilt(self.loop, self.loop.symbols, [], [Region(body)])
 
     def _fills_of(self, product: scheduled.MmaOp) -> list[tuple[_Buffers, Fill]]:
         """The operands of a matmul."""
@@ -474,8 +481,8 @@ class _Writer:
         wait.detach()
         block.insert_op_before(wait, target)
         begun = list(block.ops)[block.get_operation_index(product) + 1 : block.get_operation_index(wait)]
-        pending = sum(isinstance(op, scheduled.MmaOp) and op.asynchronous is not None for op in begun)
-        wait.properties["pending"] = IntegerAttr(pending, IndexType())
+        pending = sum(isinstance(op, scheduled.MmaOp) and op.asynchronous for op in begun)
+        wait.pending = pending
         is_behind = block is not self.loop.body.block and block.get_operation_index(wait) > block.get_operation_index(
             self.loop
         )

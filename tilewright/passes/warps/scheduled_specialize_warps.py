@@ -117,13 +117,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import IndexType, IntegerAttr
 from xdsl.ir import Operation
 from xdsl.ir.affine import AffineExpr
 
 from tilewright.cost.warps.products import WARPGROUP
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import decode
 from tilewright.dialects.scheduled import asynchronous
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
@@ -156,12 +154,12 @@ class ScheduledSpecializeWarpsPass:
                 if any(isinstance(op, scheduled.RoleOp) for op in region.body.block.ops):
                     continue
                 products = [op for op in region.walk() if isinstance(op, scheduled.MmaOp)]
-                for product in (op for op in products if op.asynchronous is not None):
+                for product in (op for op in products if op.asynchronous):
                     self._apply(unit, kernel, region, product)
 
     def _apply(self, unit: Unit, kernel: tile.KernelOp, region: scheduled.ParallelOp, product: scheduled.MmaOp) -> None:
-        wanted = self.stages if kernel.stages is None else int(kernel.stages.value.data)
-        wanted = unit.fallbacks.stages(kernel.sym_name.data, wanted)
+        wanted = self.stages if kernel.stages is None else kernel.stages
+        wanted = unit.fallbacks.stages(kernel.sym_name, wanted)
         try:
             if not wanted:
                 raise Refused(NO_ROOM_FOR_STAGES)
@@ -174,13 +172,13 @@ class ScheduledSpecializeWarpsPass:
             if prod(region.shape) > unit.machine.cores:
                 stages = stages_beside(loop, stages, room, lambda each: _bytes(operands, each))
         except Refused as reason:
-            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "not warp-specialized", str(reason)))
+            unit.remarks.append(Remark(self.name, kernel.sym_name, "not warp-specialized", str(reason)))
             return
         taken = sum(operand.bytes(stages) for operand in operands)
         _Roles(region, loop, wait, operands, stages).write(room - taken - 2 * barriers(stages, 1).bytes)
         decision = f"a warp copies {len(operands)} windows ahead, {stages} stages"
         reason = f"{described(product)}; {taken} bytes of {SHARED}"
-        unit.remarks.append(Remark(self.name, kernel.sym_name.data, decision, reason))
+        unit.remarks.append(Remark(self.name, kernel.sym_name, decision, reason))
 
 
 # ---- what can be done -----------------------------------------------------------------------------------------------
@@ -217,7 +215,7 @@ def _stages(loop: tile.ForOp, operands: Sequence[Operand], wanted: int, room: in
     Raises:
         Refused: there is no room for 2.
     """
-    for stages in range(max(2, min(wanted, int(loop.trips.value.data))), 1, -1):
+    for stages in range(max(2, min(wanted, loop.trips)), 1, -1):
         if _bytes(operands, stages) <= room:
             return stages
     raise Refused(f"two stages need {sum(operand.bytes(2) for operand in operands)} bytes of {SHARED}, {room} are left")
@@ -253,10 +251,10 @@ class _Roles:
 
     def write(self, spare_bytes: int) -> None:
         """`spare_bytes`: of memory that is left to what follows the loop while matmuls are under way."""
-        warps = 1 if self.region.warps is None else int(decode(self.region.warps))
+        warps = 1 if self.region.warps is None else self.region.warps
         rings = [operand.ring(self.stages) for operand in self.operands]
         full, empty = barriers(self.stages, 1), barriers(self.stages, warps // WARPGROUP)
-        meeting = scheduled.BarrierOp.make([], {"scope": scheduled.EVERY_ROLE}, [])
+        meeting = scheduled.BarrierOp(scope=scheduled.EVERY_ROLE)
         role = CopyingRole(self.loop, self.operands, self.stages, rings, full, empty).role()
         first = self.region.body.block.first_op
         assert first is not None
@@ -280,9 +278,10 @@ class _Roles:
         first = block.first_op
         assert first is not None
         block.insert_ops_before([await_phase(full, trip, self._stage, TRIP // self.stages), *stages], first)
-        self.wait.properties["pending"] = IntegerAttr(1, IndexType())
-        before = {"number": number((TRIP + (self.stages - 1)) % self.stages), "trip": number(TRIP - 1)}
-        block.insert_op_after(asynchronous.ArriveOp.make([empty.result, trip], before, []), self.wait)
+        self.wait.pending = 1
+        before = number((TRIP + (self.stages - 1)) % self.stages)
+        arrive = asynchronous.ArriveOp(mbarrier=empty.result, symbols=[trip], number=before, trip=number(TRIP - 1))
+        block.insert_op_after(arrive, self.wait)
 
     def _wait_behind(self) -> scheduled.MmaWaitOp:
         """All matmuls have been done after the loop."""
@@ -291,7 +290,7 @@ class _Roles:
         assert around is not None
         result = self.loop.results[list(last.operands).index(self.wait.result)]
         uses = list(result.uses)
-        done = scheduled.MmaWaitOp.make([result], {"pending": 0}, [result.type])
+        done = scheduled.MmaWaitOp(accumulator=result, pending=0, result=result.type)
         around.insert_op_after(done, self.loop)
         for use in uses:
             use.operation.operands[use.index] = done.result

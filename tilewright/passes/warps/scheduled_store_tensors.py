@@ -97,11 +97,11 @@ class ScheduledStoreTensorsPass:
             try:
                 buffer = _buffer(trip, unit.machine)
             except Refused as reason:
-                unit.remarks.append(Remark(self.name, kernel.sym_name.data, "stored by threads", str(reason)))
+                unit.remarks.append(Remark(self.name, kernel.sym_name, "stored by threads", str(reason)))
                 continue
             _write(trip, buffer)
             shape = " x ".join(map(str, buffer.static_shape))
-            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "stored by TMA", f"a tile of {shape}"))
+            unit.remarks.append(Remark(self.name, kernel.sym_name, "stored by TMA", f"a tile of {shape}"))
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def _trip_of(op: object) -> _Trip | None:
     if len(users) != 2 or len(written) != 1 or len(together) != 1:
         return None
     whole = AffineMap.identity(len(tile.ref_type(buffer.result).shape))
-    is_whole = read.map.data == whole and written[0].map.data == whole
+    is_whole = read.map == whole and written[0].map == whole
     return _Trip(written[0], buffer, read, op) if is_whole else None
 
 
@@ -141,7 +141,7 @@ def _buffer(trip: _Trip, machine: Machine) -> Layout:
         Refused: it does not.
     """
     type, target = tile.ref_type(trip.buffer.result), tile.ref_type(trip.stored.destination)
-    item, map = type.dtype.itemsize, trip.stored.map.data
+    item, map = type.dtype.itemsize, trip.stored.map
     if any(not isinstance(symbol.type, IndexType) for symbol in trip.stored.symbols):
         raise Refused("the result is scattered")
     if len(type.shape) != 2:
@@ -168,14 +168,18 @@ def _write(trip: _Trip, layout: Layout) -> None:
     assert block is not None
     held = tile.ref_type(trip.buffer.result)
     type = tile.ref(ArrayType(held.shape, held.dtype), scheduled.BLOCK, str(layout))
-    buffer = scheduled.AllocOp.make([], {}, [type])
+    buffer = scheduled.AllocOp(result=type)
     block.insert_op_before(buffer, trip.buffer)
     trip.written.operands[1] = buffer.result
-    block.insert_op_after(asynchronous.FenceOp.make([], {}, []), trip.written)
-    operands = [buffer.result, trip.stored.destination, *trip.stored.symbols]
-    stored = asynchronous.TensorStoreOp.make(operands, {"map": trip.stored.map}, [])
+    block.insert_op_after(asynchronous.FenceOp(), trip.written)
+    stored = asynchronous.TensorStoreOp(
+        source=buffer.result,
+        destination=trip.stored.destination,
+        symbols=trip.stored.symbols,
+        map=trip.stored.map,
+    )
     stored.location = trip.stored.location
-    block.insert_ops_before([stored, asynchronous.StoreWaitOp.make([], {}, [])], trip.read)
+    block.insert_ops_before([stored, asynchronous.StoreWaitOp()], trip.read)
     for op in (trip.stored, trip.read, trip.buffer):
         op.detach()
         op.erase()

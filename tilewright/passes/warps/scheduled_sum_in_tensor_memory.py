@@ -137,13 +137,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr
 from xdsl.ir import Operation
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.cost.warps.products import TCGEN05, tensor_columns
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.base import array_type
 from tilewright.dialects.scheduled import asynchronous, tensor_memory
 from tilewright.errors import CompilerBug
 from tilewright.layout.catalogue import tensor_memory_accumulator
@@ -161,18 +160,18 @@ class ScheduledSumInTensorMemoryPass:
         for kernel in unit.timed_kernels(self.name):
             for region in (op for op in kernel.body.block.ops if isinstance(op, scheduled.ParallelOp)):
                 ops = [op for op in region.walk() if isinstance(op, scheduled.MmaOp)]
-                products = [op for op in ops if op.atom.data.startswith(TCGEN05)]
+                products = [op for op in ops if op.atom.startswith(TCGEN05)]
                 if products:
                     columns = _Writer(region, products).write()
                     decision = f"{len(products)} matmuls accumulate in tensor memory"
-                    unit.remarks.append(Remark(self.name, kernel.sym_name.data, decision, f"{columns} columns"))
+                    unit.remarks.append(Remark(self.name, kernel.sym_name, decision, f"{columns} columns"))
 
 
 def _begins_with_zeros(product: scheduled.MmaOp) -> bool:
     value = product.accumulator
     while isinstance(value.owner, tile.RelayoutOp):
         value = value.owner.source
-    return isinstance(value.owner, tile.FullOp) and not decode(value.owner.value)
+    return isinstance(value.owner, tile.FullOp) and not value.owner.value
 
 
 def _wait_of(product: scheduled.MmaOp) -> scheduled.MmaWaitOp:
@@ -225,7 +224,7 @@ class _Writer:
             drop_unused(start)
         end = block.last_op
         assert end is not None
-        block.insert_ops_before([*_told(), tensor_memory.TensorFreeOp.make([whole.result], {}, [])], end)
+        block.insert_ops_before([*_told(), tensor_memory.TensorFreeOp(tensor=whole.result)], end)
         return taken
 
     def _allocated(self, type: ArrayType, columns: int) -> tensor_memory.TensorAllocOp:
@@ -234,15 +233,15 @@ class _Writer:
             raise CompilerBug(f"matmuls of a chain take {columns} columns of tensor memory")
         shape = (type.shape[0], all_columns)
         result = tile.ref(ArrayType(shape, type.dtype), tensor_memory.TENSOR, str(tensor_memory_accumulator(shape)))
-        return tensor_memory.TensorAllocOp.make([], {"columns": all_columns}, [result])
+        return tensor_memory.TensorAllocOp(columns=all_columns, result=result)
 
     def _meeting(self) -> scheduled.BarrierOp:
         """The barrier of all roles, made if there is none."""
         block = self.region.body.block
         for op in block.ops:
-            if isinstance(op, scheduled.BarrierOp) and op.scope.data == scheduled.EVERY_ROLE:
+            if isinstance(op, scheduled.BarrierOp) and op.scope == scheduled.EVERY_ROLE:
                 return op
-        made = scheduled.BarrierOp.make([], {"scope": scheduled.EVERY_ROLE}, [])
+        made = scheduled.BarrierOp(scope=scheduled.EVERY_ROLE)
         first = block.first_op
         assert first is not None
         block.insert_op_before(made, first)
@@ -258,12 +257,16 @@ class _Writer:
     ) -> None:
         """Issue a matmul after its initial sum is stored, if it `adds` to one. The operations in `told` signal that all
         warps are done with the previous contents."""
-        put = [tensor_memory.TensorPutOp.make([product.accumulator, part.result], {}, [])] if adds else []
-        operands = [product.left, product.right, part.result]
-        attributes = {"atom": product.atom.data, "adds": _number(int(adds))}
-        begun = tensor_memory.TensorMmaOp.make(operands, attributes, [])
+        put = [tensor_memory.TensorPutOp(value=product.accumulator, destination=part.result)] if adds else []
+        begun = tensor_memory.TensorMmaOp(
+            left=product.left,
+            right=product.right,
+            accumulator=part.result,
+            atom=product.atom,
+            adds=_number(int(adds)),
+        )
         begun.location = product.location
-        commit = tensor_memory.MmaCommitOp.make([mbarrier.result], {"number": _number(0)}, [])
+        commit = tensor_memory.MmaCommitOp(mbarrier=mbarrier.result, number=_number(0))
         fences = [_fence(tensor_memory.AFTER)] if told else []
         _insert_before([*put, *told, *fences, begun, commit], product)
 
@@ -275,9 +278,10 @@ class _Writer:
         loop = product.parent_op()
         trips = [loop.body.block.args[0]] if isinstance(loop, tile.ForOp) else []
         phase = AffineMap(0, len(trips), (AffineExpr.symbol(0) if trips else AffineExpr.constant(0),))
-        attributes = {"number": _number(0, len(trips)), "phase": AffineMapAttr(phase)}
-        loaded = tensor_memory.TensorLoadOp.make([part.result], {}, [wait.result.type])
-        awaited = asynchronous.AwaitOp.make([mbarrier.result, *trips], attributes, [])
+        loaded = tensor_memory.TensorLoadOp(source=part.result, result=wait.result.type)
+        awaited = asynchronous.AwaitOp(
+            mbarrier=mbarrier.result, symbols=trips, number=_number(0, len(trips)), phase=phase
+        )
         _insert_before([awaited, _fence(tensor_memory.AFTER), loaded], wait)
         wait.result.replace_all_uses_with(loaded.result)
         wait.detach()
@@ -286,20 +290,20 @@ class _Writer:
 
 def _part(whole: tensor_memory.TensorAllocOp, type: ArrayType, column: int) -> tensor_memory.TensorPartOp:
     result = tile.ref(type, tensor_memory.TENSOR, str(tensor_memory_accumulator(type.shape)))
-    return tensor_memory.TensorPartOp.make([whole.result], {"column": column}, [result])
+    return tensor_memory.TensorPartOp(tensor=whole.result, column=column, result=result)
 
 
-def _number(value: int, symbols: int = 0) -> AffineMapAttr:
-    return AffineMapAttr(AffineMap(0, symbols, (AffineExpr.constant(value),)))
+def _number(value: int, symbols: int = 0) -> AffineMap:
+    return AffineMap(0, symbols, (AffineExpr.constant(value),))
 
 
 def _fence(side: str) -> tensor_memory.TensorFenceOp:
-    return tensor_memory.TensorFenceOp.make([], {"side": side}, [])
+    return tensor_memory.TensorFenceOp(side=side)
 
 
 def _told() -> list[Operation]:
     """All warps indicate each other of what they did in tensor memory."""
-    return [_fence(tensor_memory.BEFORE), scheduled.BarrierOp.make([], {"scope": scheduled.BLOCK}, [])]
+    return [_fence(tensor_memory.BEFORE), scheduled.BarrierOp(scope=scheduled.BLOCK)]
 
 
 def _insert_before(ops: Sequence[Operation], target: Operation) -> None:

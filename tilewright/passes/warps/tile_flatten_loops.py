@@ -58,7 +58,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr, IndexType
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Region
 from xdsl.ir.affine import AffineExpr, AffineMap
 
@@ -92,18 +92,18 @@ def _nest(loop: tile.ForOp) -> list[tile.ForOp]:
 def _has_one_product(loop: tile.ForOp) -> bool:
     """By instructions whose operands a warp of its own has copied."""
     dots = [op for op in loop.body.walk() if isinstance(op, tile.DotOp)]
-    return len(dots) == 1 and dots[0].atom is not None and dots[0].atom.data.startswith((WGMMA, TCGEN05))
+    return len(dots) == 1 and dots[0].atom is not None and dots[0].atom.startswith((WGMMA, TCGEN05))
 
 
 def _flatten(nest: Sequence[tile.ForOp]) -> None:
     outer, inner = nest[0], nest[-1]
     around = outer.parent_block()
     assert around is not None
-    trips = [int(loop.trips.value.data) for loop in nest]
+    trips = [loop.trips for loop in nest]
     body = Block(arg_types=[IndexType(), *(arg.type for arg in outer.body.block.args[1:])])
-    number = AffineMapAttr(AffineMap(0, 1, (AffineExpr.symbol(0),)))
-    attributes = {"map": number, "extents": tuple(trips), "group": 1}
-    point = tile_order.PointOp.make([body.args[0]], attributes, [IndexType() for _ in nest])
+    number = AffineMap(0, 1, (AffineExpr.symbol(0),))
+    places = [IndexType() for _ in nest]
+    point = tile_order.PointOp(symbols=[body.args[0]], map=number, extents=tuple(trips), group=1, coordinates=places)
     body.add_op(point)
     for loop, place in zip(nest, point.results, strict=True):
         loop.body.block.args[0].replace_all_uses_with(place)
@@ -112,7 +112,9 @@ def _flatten(nest: Sequence[tile.ForOp]) -> None:
     for op in list(inner.body.block.ops):
         op.detach()
         body.add_op(op)
-    flat = tile.ForOp.make(list(outer.initial), {"trips": prod(trips)}, [r.type for r in outer.results], [Region(body)])
+    flat = tile.ForOp(
+        arguments=list(outer.initial), trips=prod(trips), outputs=[r.type for r in outer.results], body=Region(body)
+    )
     flat.location = outer.location
     around.insert_op_before(flat, outer)
     for old, new in zip(outer.results, flat.results, strict=True):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from math import prod
 
-from xdsl.dialects.builtin import AffineMapAttr, IndexType
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.ir.affine.affine_expr import AffineSymExpr
@@ -16,7 +16,7 @@ from tilewright.cost.warps.occupancy import occupancy
 from tilewright.cost.warps.products import REGISTERS_BESIDE
 from tilewright.cost.warps.tile_order import TileGrid
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import array_type, decode, encode
+from tilewright.dialects.base import array_type
 from tilewright.dialects.scheduled import asynchronous, tensor_memory, tile_order
 from tilewright.machines.machine import Machine
 
@@ -63,10 +63,10 @@ def _panels(kernel: tile.KernelOp, region: scheduled.ParallelOp) -> dict[tuple[S
             continue
         if any(not isinstance(symbol.type, IndexType) for symbol in op.symbols):
             continue  # gathered: who reads what is not known
-        used = set(symbols_used(op.map.data, op.symbols))
+        used = set(symbols_used(op.map, op.symbols))
         shape = array_type(op.result).shape if isinstance(op, tile.LoadOp) else tile.ref_type(op.destination).shape
         nbytes = prod(shape) * tile.ref_type(op.source).dtype.itemsize
-        nbytes *= prod(int(loop.trips.value.data) for loop in _loops_around(op) if loop.body.block.args[0] in used)
+        nbytes *= prod(loop.trips for loop in _loops_around(op) if loop.body.block.args[0] in used)
         key = (op.source, frozenset(used & indices))
         panels[key] = max(nbytes, panels.get(key, 0))
     return panels
@@ -91,10 +91,10 @@ def blocks_together(region: scheduled.ParallelOp, machine: Machine) -> int:
     registers for their sums and what is next to."""
     ops = list(region.walk())
     taken = sum(op.count * op.stage_bytes for op in ops if isinstance(op, scheduled.AllocOp))
-    warps = 1 if region.warps is None else int(decode(region.warps))
+    warps = 1 if region.warps is None else region.warps
     sums = max((prod(array_type(op.result).shape) for op in ops if isinstance(op, scheduled.MmaOp)), default=0)
     registers = REGISTERS_BESIDE + sums // (warps * machine.axes["lane"])
-    warps += sum(int(decode(op.warps)) for op in ops if isinstance(op, scheduled.RoleOp))
+    warps += sum(op.warps for op in ops if isinstance(op, scheduled.RoleOp))
     return max(1, occupancy(machine, warps * machine.axes["lane"], registers, taken).blocks)
 
 
@@ -103,8 +103,13 @@ def number_points(region: scheduled.ParallelOp, dims: Sequence[int], group: int)
     block, shape = region.body.block, region.shape
     extents = [shape[dim] for dim in dims]
     number = block.insert_arg(IndexType(), 0)
-    attributes = {"map": AffineMapAttr(AffineMap(0, 1, (AffineExpr.symbol(0),))), "extents": extents, "group": group}
-    point = tile_order.PointOp.make([number], attributes, [IndexType() for _ in dims])
+    point = tile_order.PointOp(
+        symbols=[number],
+        map=AffineMap(0, 1, (AffineExpr.symbol(0),)),
+        extents=tuple(extents),
+        group=group,
+        coordinates=[IndexType() for _ in dims],
+    )
     first = block.first_op
     assert first is not None
     block.insert_op_before(point, first)
@@ -114,7 +119,7 @@ def number_points(region: scheduled.ParallelOp, dims: Sequence[int], group: int)
         argument.replace_all_uses_with(result)
     for argument in list(block.args[1:]):
         block.erase_arg(argument)
-    region.properties["extents"] = encode((prod(shape),))
+    region.extents = (prod(shape),)
     return point
 
 

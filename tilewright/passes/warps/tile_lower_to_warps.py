@@ -60,13 +60,13 @@ from functools import lru_cache
 from math import prod
 from typing import Any, ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr, IndexType, TensorType
+from xdsl.dialects.builtin import IndexType, TensorType
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.cost.warps.products import MMA, TCGEN05, WGMMA, WGMMA_REGISTERS
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import PlainOp, array_type, decode, layout_text, tensor
+from tilewright.dialects.base import array_type, layout_text, rebuilt, tensor
 from tilewright.dialects.scheduled import asynchronous
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
 from tilewright.layout import Iter, Layout, row_major
@@ -111,7 +111,7 @@ class TileLowerToWarpsPass:
 
 def _spills(kernel: tile.KernelOp, machine: Machine, needed: int, room: int) -> Remark:
     reason = f"a thread's part of a tile needs {needed} registers, on {machine.name} it has {room}: use smaller tiles"
-    return Remark(TileLowerToWarpsPass.name, kernel.sym_name.data, "spills registers to memory", reason)
+    return Remark(TileLowerToWarpsPass.name, kernel.sym_name, "spills registers to memory", reason)
 
 
 def _by_warpgroups(kernel: tile.KernelOp) -> list[str]:
@@ -119,7 +119,7 @@ def _by_warpgroups(kernel: tile.KernelOp) -> list[str]:
     operands are windows of a loop: what is computed they would wait for twice, on its way to a buffer and for the
     matmul."""
     dots = [op for op in kernel.walk() if isinstance(op, tile.DotOp)]
-    named = {dot.atom.data for dot in dots if dot.atom is not None}
+    named = {dot.atom for dot in dots if dot.atom is not None}
     if named:
         found = [family for family in (WGMMA, TCGEN05) if any(name.startswith(family) for name in named)]
         return [*found, WGMMA_REGISTERS] if WGMMA_REGISTERS in named else found
@@ -142,17 +142,17 @@ def lower_to_warps(kernel: tile.KernelOp, space: Space, inferred: Inference, war
     Raises:
         UnsupportedOnTargetError: an operation that warps cannot do yet.
     """
-    result = tile.kernel(kernel.sym_name.data, (), [tile.ref_type(r) for r in kernel.refs], kernel.effect_names)
+    result = tile.kernel(kernel.sym_name, (), [tile.ref_type(r) for r in kernel.refs], kernel.effect_names)
     result.stages = kernel.stages
     body = Block(arg_types=[IndexType() for _ in kernel.grid_shape])
     lowering = _Lowering(space, inferred, warps)
     lowering.values.update(zip(kernel.refs, result.refs, strict=True))
     lowering.values.update(zip(kernel.indices, body.args, strict=True))
     lowering.lower_block(kernel.body.block, body)
-    body.add_op(scheduled.EndOp.make([], {}, []))
-    attributes = {"extents": kernel.grid_shape, "grain": 1, "warps": warps}
-    result.body.block.add_op(scheduled.ParallelOp.make([], attributes, [], [Region(body)]))
-    result.body.block.add_op(tile.YieldOp.make([], {}, []))
+    body.add_op(scheduled.EndOp())
+    parallel = scheduled.ParallelOp(extents=kernel.grid_shape, grain=1, warps=warps, body=Region(body))
+    result.body.block.add_op(parallel)
+    result.body.block.add_op(tile.YieldOp())
     return result
 
 
@@ -217,9 +217,7 @@ class _Lowering:
         new: Block,
         regions: Sequence[Region] = (),
     ) -> Operation:
-        if not isinstance(op, PlainOp):
-            raise CompilerBug(f"`{op.name}` is no operation of ours")
-        made: Operation = type(op).make(operands, op.plain(), types, regions)
+        made = rebuilt(op, operands, types, regions)
         made.location = op.location
         new.add_op(made)
         self.values.update(zip(op.results, made.results, strict=True))
@@ -244,7 +242,7 @@ class _Lowering:
         last = op.body.block.last_op
         following = last.operands if last is not None else ()
         moved = [self._moved(self.values[v], own, inner) for v, own in zip(following, kept, strict=True)]
-        inner.add_op(tile.YieldOp.make(moved, {}, []))
+        inner.add_op(tile.YieldOp(arguments=moved))
         symbols = [self.values[s] for s in op.symbols]
         made = self._copy(op, [*initial, *symbols], types, new, [Region(inner)])
         for before, after in zip(op.results, made.results, strict=True):
@@ -265,7 +263,7 @@ class _Lowering:
             last = region.block.last_op
             given = last.operands if last is not None else ()
             moved = [self._moved(self.values[v], own, inner) for v, own in zip(given, kept, strict=True)]
-            inner.add_op(tile.YieldOp.make(moved, {}, []))
+            inner.add_op(tile.YieldOp(arguments=moved))
             regions.append(Region(inner))
         types = [_typed(array_type(r), own) for r, own in zip(op.results, kept, strict=True)]
         self._copy(op, [self.values[op.condition]], types, new, regions)
@@ -326,11 +324,11 @@ class _Lowering:
         """A line is within a warp: its parts are in registers and lanes."""
         if len(op.operands) > 1:
             raise _not_yet(op, "scans that start from something")
-        if op.fn.data == "multiply" and array_type(op.operands[0]).dtype.is_float:
+        if op.fn == "multiply" and array_type(op.operands[0]).dtype.is_float:
             # The product of a part may overflow where that of the whole line does not.
             raise _not_yet(op, "cumulative products of floats")
         value, wanted = self.values[op.operands[0]], self._wanted(op.results[0])
-        type, axis = array_type(op.operands[0]), int(op.axis.value.data)
+        type, axis = array_type(op.operands[0]), op.axis
         near = (layout for layout in (layout_of(value), wanted) if layout is not None)
         layout = next((each for each in near if _is_within_warps(each, axis)), None) or self._line_by_line(type, axis)
         (result,) = self._copy(op, [self._moved(value, layout, new)], [_typed(type, layout)], new).results
@@ -359,13 +357,13 @@ class _Lowering:
         whole = result if isinstance(op, tile.ConcatOp) else array_type(operands[0])
         given = [self._moved(v, layout_of(v) or self._anywhere(array_type(v)), new) for v in operands]
         between = row_major(whole.shape, f"mem.{self.space.machine.memories[0].name}")
-        buffer = scheduled.AllocOp.make([], {}, [tile.ref(whole, scheduled.BLOCK, str(between))])
+        buffer = scheduled.AllocOp(result=tile.ref(whole, scheduled.BLOCK, str(between)))
         stores = [
-            tile.StoreOp.make([value, buffer.result], {"map": AffineMapAttr(map)}, [])
+            tile.StoreOp(value=value, destination=buffer.result, map=map)
             for value, map in zip(given, _written(op), strict=True)
         ]
         type = _typed(result, layout or self._anywhere(result))
-        load = tile.LoadOp.make([buffer.result], {"map": AffineMapAttr(_read(op))}, [type])
+        load = tile.LoadOp(source=buffer.result, map=_read(op), result=type)
         new.add_ops([buffer, _barrier(), *stores, _barrier(), load])
         return load.result
 
@@ -382,20 +380,27 @@ class _Lowering:
                 operands.append(self._moved(value, wanted, new))
                 continue
             value = self._moved(value, layout_of(value) or self._anywhere(type), new)
-            buffer = scheduled.AllocOp.make([], {}, [tile.ref(type, scheduled.BLOCK, str(wanted))])
+            buffer = scheduled.AllocOp(result=tile.ref(type, scheduled.BLOCK, str(wanted)))
             new.add_op(buffer)
             stores.append(_store_all(value, buffer.result))
             operands.append(buffer.result)
         is_asynchronous = atom.name.startswith((WGMMA, TCGEN05))
-        fences = [asynchronous.FenceOp.make([], {}, [])] if is_asynchronous else []
+        fences = [asynchronous.FenceOp()] if is_asynchronous else []
         new.add_ops([_barrier(), *stores, *fences, _barrier()] if stores else [])
-        attributes = {"atom": atom.name, "asynchronous": True} if is_asynchronous else {"atom": atom.name}
-        made = scheduled.MmaOp.make([*operands, accumulator], attributes, [accumulator.type])
+        left, right = operands
+        made = scheduled.MmaOp(
+            left=left,
+            right=right,
+            accumulator=accumulator,
+            atom=atom.name,
+            asynchronous=is_asynchronous,
+            result=accumulator.type,
+        )
         made.location = op.location
         new.add_op(made)
         result = made.result
         if is_asynchronous:
-            done = scheduled.MmaWaitOp.make([result], {"pending": 0}, [result.type])
+            done = scheduled.MmaWaitOp(accumulator=result, pending=0, result=result.type)
             new.add_op(done)
             result = done.result
         self.values[op.result] = self._moved(result, self._wanted(op.result), new)
@@ -450,8 +455,7 @@ class _Lowering:
         held = layout_of(value)
         if held is None:
             return value
-        attributes = {"layout": str(held), "strict": False}
-        op = tile.RelayoutOp.make([value], attributes, [_typed(array_type(value), None)])
+        op = tile.RelayoutOp(source=value, layout=str(held), strict=False, result=_typed(array_type(value), None))
         new.add_op(op)
         return op.result
 
@@ -473,8 +477,7 @@ class _Lowering:
         return value if layout_of(value) == layout else self._relayout(value, layout, new)
 
     def _relayout(self, value: SSAValue, layout: Layout, new: Block) -> SSAValue:
-        attributes = {"layout": str(layout), "strict": False}
-        op = tile.RelayoutOp.make([value], attributes, [_typed(array_type(value), layout)])
+        op = tile.RelayoutOp(source=value, layout=str(layout), strict=False, result=_typed(array_type(value), layout))
         new.add_op(op)
         return op.result
 
@@ -484,9 +487,9 @@ class _Lowering:
 
     def _stored_and_loaded(self, value: SSAValue, between: Layout, layout: Layout, new: Block) -> SSAValue:
         type = array_type(value)
-        buffer = scheduled.AllocOp.make([], {}, [tile.ref(type, scheduled.BLOCK, str(between))])
-        in_place = AffineMapAttr(AffineMap.identity(type.rank))
-        load = tile.LoadOp.make([buffer.result], {"map": in_place}, [_typed(type, layout)])
+        buffer = scheduled.AllocOp(result=tile.ref(type, scheduled.BLOCK, str(between)))
+        in_place = AffineMap.identity(type.rank)
+        load = tile.LoadOp(source=buffer.result, map=in_place, result=_typed(type, layout))
         new.add_ops([buffer, _barrier(), _store_all(value, buffer.result), _barrier(), load])
         return load.result
 
@@ -500,13 +503,13 @@ class _Lowering:
         type, count = array_type(value), prod(static(t.extent) for t in terms_held)
         every = ArrayType((count, *type.shape), type.dtype)
         (function,) = functions
-        split = scheduled.TermsOp.make([value], {"fn": function}, [_typed(every, _as_dim(held, count))])
+        split = scheduled.TermsOp(source=value, fn=function, result=_typed(every, _as_dim(held, count)))
         new.add_op(split)
         registers = _free_registers(layout)
         together = replace(layout, shape=every.shape, shard=((Iter(count, registers, "reg"),), *layout.shard))
         between = row_major(every.shape, f"mem.{self.space.machine.memories[0].name}")
         loaded = self._stored_and_loaded(split.result, between, together, new)
-        combined = tile.ReduceOp.make([loaded], {"fn": function, "axes": (0,)}, [_typed(type, layout)])
+        combined = tile.ReduceOp(arguments=[loaded], fn=function, axes=(0,), outputs=[_typed(type, layout)])
         new.add_op(combined)
         return combined.results[0]
 
@@ -549,7 +552,7 @@ def _written(op: Operation) -> list[AffineMap]:
     """Offsets of the operands in the buffer of a regrouping operation."""
     if not isinstance(op, tile.ConcatOp):
         return [AffineMap.identity(array_type(op.operands[0]).rank)]
-    axis, start = int(op.axis.value.data), 0
+    axis, start = op.axis, 0
     maps: list[AffineMap] = []
     for operand in op.operands:
         type = array_type(operand)
@@ -564,7 +567,7 @@ def _read(op: Operation) -> AffineMap:
     rank = array_type(op.results[0]).rank
     dims = [AffineExpr.dimension(dim) for dim in range(rank)]
     if isinstance(op, tile.SliceOp):
-        starts, strides = decode(op.starts), decode(op.strides)
+        starts, strides = op.starts, op.strides
         return AffineMap(
             rank, 0, tuple(d * stride + start for d, start, stride in zip(dims, starts, strides, strict=True))
         )
@@ -580,12 +583,12 @@ def _read(op: Operation) -> AffineMap:
 
 def _store_all(value: SSAValue, buffer: SSAValue) -> tile.StoreOp:
     """A tile stored in a buffer of its shape."""
-    in_place = AffineMapAttr(AffineMap.identity(array_type(value).rank))
-    return tile.StoreOp.make([value, buffer], {"map": in_place}, [])
+    in_place = AffineMap.identity(array_type(value).rank)
+    return tile.StoreOp(value=value, destination=buffer, map=in_place)
 
 
 def _barrier() -> scheduled.BarrierOp:
-    return scheduled.BarrierOp.make([], {"scope": scheduled.BLOCK}, [])
+    return scheduled.BarrierOp(scope=scheduled.BLOCK)
 
 
 def _typed(type: ArrayType, layout: Layout | None) -> TensorType[Any]:

@@ -55,12 +55,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import BlockArgument, Operation
 
 from tilewright.cost.warps.products import TCGEN05, WARPGROUP, tcgen05_name
 from tilewright.dialects import tile
-from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.base import array_type
 from tilewright.dialects.scheduled import tensor_memory, tile_order
 from tilewright.machines.machine import Machine, MatrixAtom
 from tilewright.passes.base import Remark, Unit
@@ -93,26 +92,26 @@ class TileMultiplyInTensorMemoryPass:
         is_named = dot.atom is not None
         types = (array_type(value).dtype for value in dot.operands)
         atom = unit.machine.atom_of(TCGEN05, *types)
-        if unit.fallbacks.level_of(kernel.sym_name.data) and not is_named:
+        if unit.fallbacks.level_of(kernel.sym_name) and not is_named:
             return
-        if atom is None or (dot.atom is not None and not dot.atom.data.startswith(TCGEN05)):
+        if atom is None or (dot.atom is not None and not dot.atom.startswith(TCGEN05)):
             return
-        warps = self.warps if kernel.warps is None else int(decode(kernel.warps))
+        warps = self.warps if kernel.warps is None else kernel.warps
         try:
             loop = _loop_of(dot, kernel)
             _check_tile(dot, atom, warps)
             _check_operands(dot, loop, unit.machine)
         except Refused as reason:
-            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "not in tensor memory", str(reason)))
+            unit.remarks.append(Remark(self.name, kernel.sym_name, "not in tensor memory", str(reason)))
             if is_named:
                 del dot.properties["atom"]
             return
-        dot.properties["atom"] = StringAttr(tcgen05_name(warps // WARPGROUP))
+        dot.atom = tcgen05_name(warps // WARPGROUP)
 
 
 def _are_a_chain(dots: Sequence[tile.DotOp]) -> bool:
     """Whether several matmuls state that they are to be in tensor memory: whoever states it knows that they can be."""
-    return len(dots) > 1 and all(dot.atom is not None and dot.atom.data.startswith(TCGEN05) for dot in dots)
+    return len(dots) > 1 and all(dot.atom is not None and dot.atom.startswith(TCGEN05) for dot in dots)
 
 
 def _loop_of(dot: tile.DotOp, kernel: tile.KernelOp) -> tile.ForOp:
@@ -134,7 +133,7 @@ def _loop_of(dot: tile.DotOp, kernel: tile.KernelOp) -> tile.ForOp:
     if last is None or carried != [dot.accumulator] or list(last.operands) != [dot.result] or not alone:
         raise Refused("the loop does more than accumulate matmuls")
     start = loop.initial[0].owner
-    if not isinstance(start, tile.FullOp) or decode(start.value):
+    if not isinstance(start, tile.FullOp) or start.value:
         raise Refused("the accumulator does not start at zero")
     return loop
 

@@ -10,21 +10,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from xdsl.dialects.builtin import AffineMapAttr
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from tilewright.cost.warps.products import WARPGROUP
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import decode
+from tilewright.dialects.base import rewrite_maps
 from tilewright.dialects.scheduled import asynchronous, tensor_memory
 from tilewright.passes.warps.copied_windows import Refused
 from tilewright.passes.warps.copying_role import MULTIPLIES, TRIP, await_phase, barriers, number
 from tilewright.passes.warps.operand_rings import with_symbols
 
-_COUNTED = (
-    *(asynchronous.AwaitOp, asynchronous.ExpectOp, asynchronous.ArriveOp, asynchronous.TensorCopyOp, scheduled.StageOp),
-    tensor_memory.MmaCommitOp,
+_Counted = (
+    asynchronous.AwaitOp
+    | asynchronous.ExpectOp
+    | asynchronous.ArriveOp
+    | asynchronous.TensorCopyOp
+    | scheduled.StageOp
+    | tensor_memory.MmaCommitOp
 )
 _ACCUMULATORS = 2
 
@@ -66,26 +69,26 @@ def _loop_in(role: scheduled.RoleOp, others: int) -> tile.ForOp:
     ops = [op for op in role.body.block.ops if not isinstance(op, tile.ZoneOp)]
     loops = [op for op in ops if isinstance(op, tile.ForOp)]
     if len(loops) != 1 or len(ops) != others + 1:
-        raise Refused(f"the role {role.role.data} does more than a loop")
+        raise Refused(f"the role {role.role} does more than a loop")
     return loops[0]
 
 
 def _count_on(loop: tile.ForOp, turn: SSAValue) -> None:
     """Stages and phases go by the number of the trip since the block began; whether there is a trip before, and what is
     copied, by that in the tile."""
-    counter, trips = loop.body.block.args[0], int(loop.trips.value.data)
+    counter, trips = loop.body.block.args[0], loop.trips
     for op in list(loop.body.walk()):
-        if not isinstance(op, _COUNTED) or counter not in op.symbols:
-            continue
-        count, at = len(op.symbols), list(op.symbols).index(counter)
-        same = [AffineExpr.symbol(position) for position in range(count)]
-        on = [*same[:at], same[at] + AffineExpr.symbol(count) * trips, *same[at + 1 :]]
-        counted = ("map",) if isinstance(op, scheduled.StageOp) else ("number", "phase")
-        op.operands = [*op.operands, turn]
-        for name, value in list(op.properties.items()):
-            if isinstance(value, AffineMapAttr):
-                by = on if name in counted else same
-                op.properties[name] = AffineMapAttr(with_symbols(value.data, by, count + 1))
+        if isinstance(op, _Counted) and counter in op.symbols:
+            _count_op_on(op, counter, trips, turn)
+
+
+def _count_op_on(op: _Counted, counter: SSAValue, trips: int, turn: SSAValue) -> None:
+    count, at = len(op.symbols), list(op.symbols).index(counter)
+    same = [AffineExpr.symbol(position) for position in range(count)]
+    on = [*same[:at], same[at] + AffineExpr.symbol(count) * trips, *same[at + 1 :]]
+    counted = ("map",) if isinstance(op, scheduled.StageOp) else ("number", "phase")
+    op.operands = [*op.operands, turn]
+    rewrite_maps(op, lambda name, map: with_symbols(map, on if name in counted else same, count + 1))
 
 
 # ---- in registers ---------------------------------------------------------------------------------------------------
@@ -110,9 +113,9 @@ class _InRegisters:
         """When all matmuls have been done, the last stage is empty, too."""
         turn, loop = body.args[0], self.loops[1]
         _count_on(loop, turn)
-        trips = int(loop.trips.value.data)
-        last = number((TRIP * trips + (trips - 1)) % int(decode(self.empty.count)))
-        body.insert_op_after(asynchronous.ArriveOp.make([self.empty.result, turn], {"number": last}, []), self.waits)
+        trips = loop.trips
+        last = number((TRIP * trips + (trips - 1)) % self.empty.count)
+        body.insert_op_after(asynchronous.ArriveOp(mbarrier=self.empty.result, symbols=[turn], number=last), self.waits)
         return []
 
 
@@ -123,7 +126,7 @@ def sums_in_registers(region: scheduled.ParallelOp, roles: Sequence[scheduled.Ro
         Refused: there are others.
     """
     ops = list(region.body.block.ops)
-    fed = [op for op in ops if isinstance(op, tile.ForOp) and any(isinstance(each, _COUNTED) for each in op.walk())]
+    fed = [op for op in ops if isinstance(op, tile.ForOp) and any(isinstance(each, _Counted) for each in op.walk())]
     arrivals = [op.mbarrier.owner for op in region.walk() if isinstance(op, asynchronous.ArriveOp)]
     waits = [op for op in ops if isinstance(op, scheduled.MmaWaitOp)]
     if len(fed) != 1 or len(arrivals) != 1 or len(waits) != 1 or not isinstance(arrivals[0], asynchronous.MbarrierOp):
@@ -151,9 +154,9 @@ class _InTensorMemory:
 
     def prepare(self) -> None:
         """Two accumulators, and for each a barrier that signals that its sum is there, and one that it was taken."""
-        groups = 1 if self.region.warps is None else int(decode(self.region.warps)) // WARPGROUP
-        attributes = {"columns": _ACCUMULATORS * int(decode(self.total.columns)), "stages": _ACCUMULATORS}
-        totals = tensor_memory.TensorAllocOp.make([], attributes, [self.total.result.type])
+        groups = 1 if self.region.warps is None else self.region.warps // WARPGROUP
+        columns = _ACCUMULATORS * self.total.columns
+        totals = tensor_memory.TensorAllocOp(columns=columns, stages=_ACCUMULATORS, result=self.total.result.type)
         self.done, self.taken = barriers(_ACCUMULATORS, 1), barriers(_ACCUMULATORS, groups)
         before = self.waits.mbarrier.owner
         assert isinstance(before, asynchronous.MbarrierOp)
@@ -171,7 +174,7 @@ class _InTensorMemory:
     def write_role(self, role: scheduled.RoleOp, body: Block) -> None:
         """Matmuls of a turn begin when the sum of the one before the last was taken."""
         turn = body.args[0]
-        if role.role.data != MULTIPLIES:
+        if role.role != MULTIPLIES:
             _count_on(self.loops[0], turn)
             return
         loop = self.loops[1]
@@ -181,7 +184,7 @@ class _InTensorMemory:
             if isinstance(op, tensor_memory.TensorMmaOp):
                 op.operands[2] = stage.result
         wait = await_phase(self.taken, turn, TRIP % _ACCUMULATORS, TRIP // _ACCUMULATORS - 1)
-        fence = tensor_memory.TensorFenceOp.make([], {"side": tensor_memory.AFTER}, [])
+        fence = tensor_memory.TensorFenceOp(side=tensor_memory.AFTER)
         body.insert_ops_before([wait, fence, stage], loop)
         _at_turn(self.commit, turn)
 
@@ -195,15 +198,16 @@ class _InTensorMemory:
             use.operation.operands[use.index] = stage.result
         _at_turn(self.waits, turn)
         self.waits.phase = number(TRIP // _ACCUMULATORS)
-        taken = asynchronous.ArriveOp.make([self.taken.result, turn], {"number": number(TRIP % _ACCUMULATORS)}, [])
-        told = tensor_memory.TensorFenceOp.make([], {"side": tensor_memory.AFTER}, [])
+        taken = asynchronous.ArriveOp(mbarrier=self.taken.result, symbols=[turn], number=number(TRIP % _ACCUMULATORS))
+        told = tensor_memory.TensorFenceOp(side=tensor_memory.AFTER)
         body.insert_ops_before([told, taken], self.freed)
         self.freed.detach()
         return [self.freed]
 
     def _stage(self, turn: SSAValue) -> tensor_memory.TensorStageOp:
-        attributes = {"map": number(TRIP % _ACCUMULATORS)}
-        return tensor_memory.TensorStageOp.make([self.total.result, turn], attributes, [self.total.result.type])
+        turns = number(TRIP % _ACCUMULATORS)
+        total = self.total.result
+        return tensor_memory.TensorStageOp(tensor=total, symbols=[turn], map=turns, result=total.type)
 
 
 def _at_turn(op: asynchronous.AwaitOp | tensor_memory.MmaCommitOp, turn: SSAValue) -> None:
@@ -225,7 +229,7 @@ def sums_in_tensor_memory(region: scheduled.ParallelOp, roles: Sequence[schedule
     freed = [op for op in ops if isinstance(op, tensor_memory.TensorFreeOp)]
     if any(len(each) != 1 for each in (totals, commits, waits, freed)):
         raise Refused("there is more than one sum")
-    if _ACCUMULATORS * int(decode(totals[0].columns)) > tensor_memory.COLUMNS:
+    if _ACCUMULATORS * totals[0].columns > tensor_memory.COLUMNS:
         raise Refused("tensor memory has no room for two sums")
     loops = [_loop_in(roles[0], 1), _loop_in(roles[1], 2)]
     return _InTensorMemory(region, roles, loops, totals[0], commits[0], waits[0], freed[0])

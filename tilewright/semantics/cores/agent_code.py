@@ -24,7 +24,6 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.cached import cached_property
 from tilewright.dialects import cores, tile
-from tilewright.dialects.base import decode
 from tilewright.errors import CompilerBug
 from tilewright.semantics.cores import (
     element_steps,
@@ -71,7 +70,7 @@ class AgentCode:
     @cached_property
     def _units(self) -> list[str]:
         """Units that are configured, in the order of the text: reports state them in this order."""
-        return [*dict.fromkeys(op.unit.data for op, _ in self.steps if isinstance(op, cores.ConfigureOp))]
+        return [*dict.fromkeys(op.unit for op, _ in self.steps if isinstance(op, cores.ConfigureOp))]
 
     @cached_property
     def _made_first(self) -> frozenset[int]:
@@ -115,9 +114,9 @@ class _Writer:
 
     def _for(self, op: tile.ForOp) -> None:
         name = f"i{len(self.loops)}_{len(self.lines)}"
-        trips = str(decode(op.trips))
+        trips = str(op.trips)
         if op.end is not None:
-            trips = f"min({trips}, {python(op.end.data.results[0], (), self.names(op.symbols))})"
+            trips = f"min({trips}, {python(op.end.results[0], (), self.names(op.symbols))})"
         self.variables[op.body.block.args[0]] = name
         lines, steps = len(self.lines), len(self.steps)
         self.loops.append(name)
@@ -127,7 +126,7 @@ class _Writer:
             self.lines[lines:lines] = self._made(steps)
 
     def _if(self, op: cores.IfOp) -> None:
-        condition = python(op.map.data.results[0], (), self.names(op.symbols))
+        condition = python(op.map.results[0], (), self.names(op.symbols))
         self._nest([f"if {condition} == 0:", "else:"], [op.then.block, op.otherwise.block])
 
     def _nest(self, heads: Sequence[str], blocks: Sequence[Block]) -> None:
@@ -208,12 +207,12 @@ def _mover_steps(op: Operation, names: Names) -> list[Step]:
 def _compute_steps(op: Operation, role: str, names: Names) -> list[Step]:
     if isinstance(op, cores.ConfigureOp):
         units = {UNPACK: unpack_steps.UNITS, MATH: math_steps.UNITS, PACK: pack_steps.UNITS}[role]
-        return configure_steps(op) if op.unit.data in units else []
+        return configure_steps(op) if op.unit in units else []
     if isinstance(op, cores.QueueStepOp):
         empties = isinstance(op, cores.WaitOp | cores.PopOp)
         return queue_steps(op) if role == (UNPACK if empties else PACK) else []
     if isinstance(op, cores.RegistersOp):
-        owner = MATH if op.step.data in (cores.ACQUIRE, cores.COMMIT) else PACK
+        owner = MATH if op.step in (cores.ACQUIRE, cores.COMMIT) else PACK
         return math_steps.registers_steps(op) if role == owner else []
     if not any(type(op) in steps for steps in (_UNPACK_STEPS, _MATH_STEPS, _PACK_STEPS)):
         raise CompilerBug(f"no semantics for {op.name} in the thread that computes")

@@ -11,7 +11,6 @@ import numpy as np
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import cores
-from tilewright.dialects.base import decode
 from tilewright.layout.catalogue.device_tiles import FACE, TILE
 from tilewright.machines.core_grid import CORE_READ, CORE_WRITE, DRAM_READ, DRAM_WRITE
 from tilewright.semantics.cores.agents import ARRAY_WRITES, Action, Agent, Mover
@@ -31,10 +30,10 @@ _FIRST = AffineMap(0, 0, (AffineExpr.constant(0),))
 
 def generate_steps(op: cores.GenerateOp, names: Names) -> list[Step]:
     symbols = names(op.symbols)
-    count: int = decode(op.count)
+    count: int = op.count
     places = places_from(_FIRST, range(count), ())
-    choice: list[float] | None = None if op.choice is None else [decode(each) for each in op.choice.data]
-    face_rows = op.face_rows is not None
+    choice: list[float] | None = None if op.choice is None else [each for each in op.choice]
+    face_rows = op.face_rows
 
     def make(agent: Agent) -> Action:
         world, queue = agent.world, agent.queue(op.queue)
@@ -47,7 +46,7 @@ def generate_steps(op: cores.GenerateOp, names: Names) -> list[Step]:
             agent.spend(cycles)
             if queue.view is None:
                 return
-            (numbers,) = evaluate_map(op.map.data, (TILE, TILE, count), given)
+            (numbers,) = evaluate_map(op.map, (TILE, TILE, count), given)
             values: Array = numbers.transpose(2, 0, 1)
             if choice is not None:
                 values = np.where(values < choice[0], choice[1], choice[2])
@@ -71,7 +70,7 @@ class TilePlaces:
 
 def _tile_of(op: cores.ElementsOp) -> TilePlaces:
     lanes = np.indices(op.lanes).reshape(len(op.lanes), prod(op.lanes))
-    return lanes_in_pages(lanes, op.lanes, int(decode(op.rows)), int(decode(op.columns)))
+    return lanes_in_pages(lanes, op.lanes, op.rows, op.columns)
 
 
 def lanes_in_pages(lanes: Array, shape: Sequence[int], rows: int, columns: int) -> TilePlaces:
@@ -98,7 +97,7 @@ def element_of(row: Array, column: Array) -> Array:
 
 def gather_steps(op: cores.GatherOp, names: Names) -> list[Step]:
     places, tile, symbols = _places(op, names)
-    fill = None if op.fill is None else decode(op.fill)
+    fill = None if op.fill is None else op.fill
 
     def make(agent: Agent) -> Action:
         own, world = mover(agent), agent.world
@@ -175,15 +174,15 @@ def scatter_steps(op: cores.ScatterOp, names: Names) -> list[Step]:
 
 
 def rearrange_steps(op: cores.RearrangeOp) -> list[Step]:
-    extents: tuple[int, ...] = decode(op.extents)
+    extents: tuple[int, ...] = op.extents
 
     def tile_at(map: AffineMap, shape: Sequence[int], rows: int, columns: int) -> TilePlaces:
         points = evaluate_map(map, extents, ())
         lanes = np.array([each.reshape(-1) for each in points]).reshape(len(points), prod(extents))
         return lanes_in_pages(lanes, shape, rows, columns)
 
-    source = tile_at(op.source_map.data, decode(op.source_shape), decode(op.source_rows), decode(op.source_columns))
-    target = tile_at(op.map.data, decode(op.shape), decode(op.rows), decode(op.columns))
+    source = tile_at(op.source_map, op.source_shape, op.source_rows, op.source_columns)
+    target = tile_at(op.map, op.shape, op.rows, op.columns)
 
     def make(agent: Agent) -> Action:
         world, taken, queue = agent.world, agent.queue(op.source), agent.queue(op.queue)
@@ -212,7 +211,7 @@ def rearrange_steps(op: cores.RearrangeOp) -> list[Step]:
 
 def _places(op: cores.ElementsOp, names: Names) -> tuple[Places, TilePlaces, list[str]]:
     tile, symbols = _tile_of(op), names(op.symbols)
-    return places_from(op.at.data, range(tile.count), symbols), tile, symbols
+    return places_from(op.at, range(tile.count), symbols), tile, symbols
 
 
 def _check_format(agent: Agent, op: cores.ElementsOp, memory: ArrayMemory, queue: Queue) -> None:
@@ -238,7 +237,7 @@ def _lanes(agent: Agent, op: cores.ElementsOp, tile: TilePlaces, given: tuple[in
             continue
         numbers = decode_in_faces(at(queue.view, slots), queue.format.name)
         symbols.append(numbers[tile.pages, tile.elements].astype(np.int64).reshape(op.lanes))
-    return [each.reshape(-1) for each in evaluate_map(op.map.data, op.lanes, symbols)]
+    return [each.reshape(-1) for each in evaluate_map(op.map, op.lanes, symbols)]
 
 
 def _of_array(memory: ArrayMemory, op: cores.ElementsOp, lanes: list[Array]) -> tuple[Array, Array, Array]:

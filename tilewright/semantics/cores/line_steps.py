@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from tilewright.dialects import cores
-from tilewright.dialects.base import decode
 from tilewright.semantics.array import PRIMITIVES
 from tilewright.semantics.cores.agents import Action, Agent
 from tilewright.semantics.cores.element_steps import lanes_in_pages
@@ -19,7 +18,7 @@ from tilewright.semantics.cores.tile_formats import Array, decode_in_faces, enco
 
 
 def scan_steps(op: cores.ScanOp) -> list[Step]:
-    attributes = {"fn": op.fn.data, "axis": _axis(op), "reverse": bool(op.reverse.value.data)}
+    attributes = {"fn": op.fn, "axis": _axis(op), "reverse": bool(op.reverse)}
 
     def scanned(tiles: Sequence[Array]) -> list[Array]:
         return [np.asarray(PRIMITIVES["scan"](tiles, attributes))]
@@ -29,7 +28,7 @@ def scan_steps(op: cores.ScanOp) -> list[Step]:
 
 def sort_steps(op: cores.SortOp) -> list[Step]:
     """Sorted by merging: each element moves as often as halves of a line have halves."""
-    attributes = {"axis": _axis(op), "descending": bool(op.descending.value.data)}
+    attributes = {"axis": _axis(op), "descending": bool(op.descending)}
 
     def in_order(tiles: Sequence[Array]) -> list[Array]:
         return list(PRIMITIVES["sort"](tiles, attributes))
@@ -43,13 +42,13 @@ def merges(length: int) -> int:
 
 
 def _axis(op: cores.LinesOp) -> int:
-    return int(decode(op.axis))
+    return op.axis
 
 
 def _steps(op: cores.LinesOp, times: int, result_of: Callable[[Sequence[Array]], list[Array]]) -> list[Step]:
     """`times`: how often each element is moved."""
     lanes: Any = np.indices(op.lanes).reshape(len(op.lanes), prod(op.lanes))
-    places = lanes_in_pages(lanes, op.lanes, int(decode(op.rows)), int(decode(op.columns)))
+    places = lanes_in_pages(lanes, op.lanes, op.rows, op.columns)
 
     def make(agent: Agent) -> Action:
         world = agent.world

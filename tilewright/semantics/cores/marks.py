@@ -16,7 +16,7 @@ def zone_steps(op: tile.ZoneOp) -> list[Step]:
     def make(agent: Agent) -> Action:
         timeline = agent.world.timeline
         assert timeline is not None
-        return lambda: timeline.edge(agent, op.label.data, op.begins)
+        return lambda: timeline.edge(agent, op.label, op.begins)
 
     return [Step(make, in_order=False)]
 
@@ -26,7 +26,7 @@ def print_steps(op: tile.PrintOp) -> list[Step]:
 
     def make(agent: Agent) -> Action:
         def show() -> None:
-            parts = [op.label.data, f"[core {agent.core.position} {agent.thread}]"]
+            parts = [op.label, f"[core {agent.core.position} {agent.thread}]"]
             for value in op.arguments:
                 if not isinstance(value.type, QueueType):
                     continue

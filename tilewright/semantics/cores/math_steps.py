@@ -12,7 +12,6 @@ from xdsl.ir import Operation
 
 from tilewright import dtypes, ops
 from tilewright.dialects import cores
-from tilewright.dialects.base import decode
 from tilewright.layout.catalogue.device_tiles import FACE, TILE
 from tilewright.semantics.cores.agents import Action, Agent
 from tilewright.semantics.cores.functions import function_of
@@ -32,7 +31,7 @@ _Compute = Callable[[Agent, Half, slice, tuple[Array, ...]], None]
 def registers_steps(op: cores.RegistersOp) -> list[Step]:
     """A step of the protocol between math and pack."""
 
-    step = op.step.data
+    step = op.step
 
     def make(agent: Agent) -> Action:
         registers, checks = registers_of(agent), agent.world.checks
@@ -65,8 +64,8 @@ def copy_steps(op: cores.CopyOp | cores.TilizeOp) -> list[Step]:
 
 
 def binary_steps(op: cores.BinaryOp) -> list[Step]:
-    function, accumulates = _BINARY[op.fn.data], op.accumulates is not None
-    multiplies = op.fn.data == "multiply"
+    function, accumulates = _BINARY[op.fn], op.accumulates
+    multiplies = op.fn == "multiply"
 
     def cycles(agent: Agent) -> float:
         return agent.world.grid.multiply_cycles if multiplies else agent.world.grid.matrix_cycles
@@ -93,7 +92,7 @@ def matmul_steps(op: cores.MatmulOp) -> list[Step]:
 
 
 def reduce_steps(op: cores.ReduceOp) -> list[Step]:
-    adds, along = op.fn.data == "add", op.along.data
+    adds, along = op.fn == "add", op.along
 
     def compute(agent: Agent, half: Half, slots: slice, data: tuple[Array, ...]) -> None:
         faces = data[0].reshape(-1, 2, 2, FACE, FACE)
@@ -106,7 +105,7 @@ def reduce_steps(op: cores.ReduceOp) -> list[Step]:
             result = held + result if adds else np.maximum(held, result)
         half.write(slots, FLOATS, result)
 
-    return _matrix_steps(op, decode(op.pages), lambda agent: agent.world.grid.reduce_cycles, compute)
+    return _matrix_steps(op, op.pages, lambda agent: agent.world.grid.reduce_cycles, compute)
 
 
 # Where results of a reduction are, by faces: in the first column, the first row, or the first element.
@@ -223,9 +222,9 @@ class _Vector:
 
 def map_steps(op: cores.MapOp) -> list[Step]:
     count, first = len(op.slots), op.slots.start
-    name, dtype = op.fn.data, dtypes.by_name(op.dtype.data)
+    name, dtype = op.fn, dtypes.by_name(op.dtype)
     function, kind = function_of(name, dtype), _KINDS.get(dtype.name, FLOATS)
-    numbers = [np.asarray(decode(number)).astype(dtype.numpy) for number in op.numbers.data]
+    numbers = [np.asarray(number).astype(dtype.numpy) for number in op.numbers]
     given, slots = op.operand_numbers, slice(first, first + count)
 
     def compute(half: Half) -> Callable[[], None]:
@@ -239,9 +238,9 @@ def map_steps(op: cores.MapOp) -> list[Step]:
 
 
 def cast_steps(op: cores.CastOp) -> list[Step]:
-    count, first, source = len(op.slots), op.slots.start, decode(op.source)
+    count, first, source = len(op.slots), op.slots.start, op.source
     slots, read = slice(first, first + count), slice(source, source + count)
-    before, after = dtypes.by_name(op.from_type.data), dtypes.by_name(op.to_type.data)
+    before, after = dtypes.by_name(op.from_type), dtypes.by_name(op.to_type)
     kind, new_kind = _KINDS.get(before.name, FLOATS), _KINDS.get(after.name, FLOATS)
 
     def compute(half: Half) -> Callable[[], None]:
@@ -255,16 +254,16 @@ def cast_steps(op: cores.CastOp) -> list[Step]:
             result = ops.cast(operand.astype(before.numpy), after)
             half.store(target, result.astype(np.float32) if new_kind == FLOATS else result, new_kind)
 
-        return cast if op.bits is None else taken
+        return cast if not op.bits else taken
 
     return _Vector(op, [read], kind, slots, new_kind, ops.ALU, compute).steps()
 
 
 def fold_steps(op: cores.FoldOp) -> list[Step]:
     """Each step of a tree over 32 places is one operation on half of them."""
-    slots, along = slice(op.slots.start, op.slots.stop), op.along.data
-    kind = _KINDS.get(op.dtype.data, FLOATS)
-    function: Any = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum}[op.fn.data]
+    slots, along = slice(op.slots.start, op.slots.stop), op.along
+    kind = _KINDS.get(op.dtype, FLOATS)
+    function: Any = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum}[op.fn]
 
     def compute(half: Half) -> Callable[[], None]:
         held = half.read(slots, kind)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 
 from tilewright.dialects import cores
-from tilewright.dialects.base import decode
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.semantics.cores.reports import location_of, name_of
 from tilewright.semantics.hazards import CoreHazard
@@ -31,7 +30,7 @@ def addresses_of(program: cores.ProgramOp, grid: CoreGrid) -> list[int]:
             found.append(next_bytes)
             next_bytes += cores.queue_type(queue.result).bytes
         else:
-            found.append(decode(queue.address_bytes))
+            found.append(queue.address_bytes)
     ranges = sorted((begin, begin + cores.queue_type(q.result).bytes, i) for i, (q, begin) in _numbered(queues, found))
     for begin, end, number in ranges:
         queue = queues[number]

@@ -16,7 +16,6 @@ import numpy as np
 from xdsl.ir import Operation
 
 from tilewright.dialects import cores, tile
-from tilewright.dialects.base import decode
 from tilewright.semantics.cores.agents import (
     ARRAY_WRITES,
     CORE_WRITES,
@@ -66,9 +65,9 @@ class Moves:
     array and positions; else they are computed once for each position of the operation's window."""
 
     def __init__(self, op: cores.PagesOp, names: Names) -> None:
-        map, symbols = op.map.data, names(op.symbols)
+        map, symbols = op.map, names(op.symbols)
         self._coordinates = [numbers_of(map, i, op.shape, symbols) for i in range(len(map.results))]
-        self._at = numbers_of(op.at.data, 0, op.shape, symbols)
+        self._at = numbers_of(op.at, 0, op.shape, symbols)
         self._grid = cores.page_grid(tile.ref_type(op.array).shape)
         self._known: dict[tuple[Argument | tuple[int, ...], ...], Move] = {}
         self.argument = ", ".join(each.argument for each in (*self._coordinates, self._at))
@@ -143,7 +142,7 @@ def _run(numbers: Sequence[int]) -> Pages:
 
 
 def fetch_steps(op: cores.FetchOp, names: Names) -> list[Step]:
-    moves, zeros = Moves(op, names), op.zeros is not None
+    moves, zeros = Moves(op, names), op.zeros
     array, value = op.array, op.queue
 
     def make(agent: Agent) -> Action:
@@ -210,7 +209,7 @@ def put_steps(op: cores.PutOp, names: Names) -> list[Step]:
 
 
 def barrier_steps(op: cores.BarrierOp) -> list[Step]:
-    columns = (READS,) if op.of.data == cores.READ else (ARRAY_WRITES, CORE_WRITES, NUMBERS)
+    columns = (READS,) if op.of == cores.READ else (ARRAY_WRITES, CORE_WRITES, NUMBERS)
 
     def make(agent: Agent) -> Action:
         own = mover(agent)
@@ -229,9 +228,9 @@ def barrier_steps(op: cores.BarrierOp) -> list[Step]:
 
 def multicast_steps(op: cores.MulticastOp, names: Names) -> list[Step]:
     symbols, value = names(op.symbols), op.queue
-    count: int = decode(op.pages)
-    places = places_from(op.at.data, range(count), symbols)
-    rectangle = [python(each, (), symbols) for each in op.rectangle.data.results]
+    count: int = op.pages
+    places = places_from(op.at, range(count), symbols)
+    rectangle = [python(each, (), symbols) for each in op.rectangle.results]
 
     def make(agent: Agent) -> Action:
         own, world, queue = mover(agent), agent.world, agent.queue(value)
@@ -266,9 +265,9 @@ def multicast_steps(op: cores.MulticastOp, names: Names) -> list[Step]:
 
 def send_steps(op: cores.SendOp, names: Names) -> list[Step]:
     symbols, values = names(op.symbols), (op.source, op.destination)
-    count: int = decode(op.pages)
-    read, written = (places_from(map.data, range(count), symbols) for map in (op.at, op.to))
-    core = [python(each, (), symbols) for each in op.core.data.results]
+    count: int = op.pages
+    read, written = (places_from(map, range(count), symbols) for map in (op.at, op.to))
+    core = [python(each, (), symbols) for each in op.core.results]
 
     def make(agent: Agent) -> Action:
         own, world = mover(agent), agent.world
@@ -341,7 +340,7 @@ def cores_in(own: Mover, op: Operation, corners: Sequence[int]) -> list[Core]:
 
 
 def semaphore_set_steps(op: cores.SemaphoreSetOp) -> list[Step]:
-    changed, value = op.semaphore, int(decode(op.value))
+    changed, value = op.semaphore, op.value
 
     def make(agent: Agent) -> Action:
         return partial(agent.semaphore(changed).set, agent, op, value, agent.world.checks)
@@ -350,8 +349,8 @@ def semaphore_set_steps(op: cores.SemaphoreSetOp) -> list[Step]:
 
 
 def semaphore_wait_steps(op: cores.SemaphoreWaitOp) -> list[Step]:
-    awaited, value = op.semaphore, int(decode(op.value))
-    at_least = op.at_least is not None and bool(decode(op.at_least))
+    awaited, value = op.semaphore, op.value
+    at_least = op.at_least and op.at_least
 
     def make(agent: Agent) -> Action:
         return partial(agent.semaphore(awaited).wait, agent, op, value, at_least, agent.world.checks)
@@ -360,8 +359,8 @@ def semaphore_wait_steps(op: cores.SemaphoreWaitOp) -> list[Step]:
 
 
 def semaphore_increment_steps(op: cores.SemaphoreIncrementOp, names: Names) -> list[Step]:
-    counted, value = op.semaphore, int(decode(op.value))
-    core = [python(each, (), names(op.symbols)) for each in op.core.data.results]
+    counted, value = op.semaphore, op.value
+    core = [python(each, (), names(op.symbols)) for each in op.core.results]
 
     def make(agent: Agent) -> Action:
         own, world = mover(agent), agent.world
@@ -381,7 +380,7 @@ def semaphore_increment_steps(op: cores.SemaphoreIncrementOp, names: Names) -> l
 
 
 def semaphore_multicast_steps(op: cores.SemaphoreMulticastOp, names: Names) -> list[Step]:
-    rectangle, sent = [python(each, (), names(op.symbols)) for each in op.rectangle.data.results], op.semaphore
+    rectangle, sent = [python(each, (), names(op.symbols)) for each in op.rectangle.results], op.semaphore
 
     def make(agent: Agent) -> Action:
         own, world = mover(agent), agent.world

@@ -36,7 +36,7 @@ def accumulate_steps(op: cores.AccumulateOp, names: Names) -> list[Step]:
 
         return accumulate
 
-    return [Step(make, python(op.map.data.results[0], (), names(op.symbols)), in_order=False)]
+    return [Step(make, python(op.map.results[0], (), names(op.symbols)), in_order=False)]
 
 
 def pack_steps(op: cores.PackOp, names: Names) -> list[Step]:
@@ -55,7 +55,7 @@ def _steps(
 ) -> list[Step]:
     """`packed`: what is made of tiles, by the state of what is packed of them; `page_cycles`: what each takes."""
     count = len(op.slots)
-    places, registers = places_of(op.at.data, count, names(op.symbols)), slice(op.slots.start, op.slots.stop)
+    places, registers = places_of(op.at, count, names(op.symbols)), slice(op.slots.start, op.slots.stop)
     value, states, numbers = op.queue, needed_states(op, UNITS), tuple(op.slots)
 
     def make(agent: Agent) -> Action:

@@ -8,7 +8,6 @@ from math import prod
 import numpy as np
 
 from tilewright.dialects import cores
-from tilewright.dialects.base import decode
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.semantics.cores.agents import Action, Agent
 from tilewright.semantics.cores.arrays import ArrayMemory
@@ -22,9 +21,9 @@ from tilewright.semantics.cores.tile_formats import decode as decoded
 def pad_steps(op: cores.PadOp, names: Names) -> list[Step]:
     """Pages that reach beyond the array are worked out once for each position of the window."""
     symbols = names(op.symbols)
-    coordinates = [numbers_of(op.map.data, i, op.shape, symbols) for i in range(len(op.map.data.results))]
-    at = numbers_of(op.at.data, 0, op.shape, symbols)
-    fill = float(decode(op.fill))
+    coordinates = [numbers_of(op.map, i, op.shape, symbols) for i in range(len(op.map.results))]
+    at = numbers_of(op.at, 0, op.shape, symbols)
+    fill = float(op.fill)
     known: dict[tuple[int, ...], list[tuple[int, Array]]] = {}
 
     def make(agent: Agent) -> Action:

@@ -13,7 +13,6 @@ from xdsl.ir import Operation, SSAValue
 from tilewright import dtypes
 from tilewright.cached import cached_property
 from tilewright.dialects import cores, tile
-from tilewright.dialects.base import decode
 from tilewright.layout.catalogue.device_tiles import TileFormat
 from tilewright.layout.catalogue.placements import Placement
 from tilewright.machines.core_grid import CoreGrid
@@ -78,7 +77,7 @@ class Prepared:
     @cached_property
     def narrow(self) -> np.dtype[Any] | None:
         """The type to which floats in registers of 16 bits are rounded."""
-        if self._program.wide is not None:
+        if self._program.wide:
             return None
         names = {cores.queue_type(queue.result).format.data for queue in self._program.queues}
         return np.dtype((dtypes.f16 if "f16" in names and not names & {"bf16", "bfp8"} else dtypes.bf16).numpy)
@@ -100,7 +99,7 @@ class Prepared:
         for number, semaphore in enumerate(self._program.semaphores):
             senders, setters = (_roles_of(semaphore, kinds) for kinds in (sends, (cores.SemaphoreSetOp,)))
             others = tuple(role for role in setters if role not in senders)
-            name, initial = name_of(semaphore.result, number), int(decode(semaphore.initial))
+            name, initial = name_of(semaphore.result, number), semaphore.initial
             found.append(SemaphorePlan(name, initial, senders, others))
         return found
 
@@ -115,7 +114,7 @@ class Prepared:
     @cached_property
     def networks(self) -> dict[str, int]:
         """By which network each mover moves data."""
-        return {each.role.data: int(decode(each.noc)) for each in self._program.threads if each.noc is not None}
+        return {each.role: each.noc for each in self._program.threads if each.noc is not None}
 
     def codes(self, marks: bool) -> dict[str, AgentCode]:
         """The function of each thread, by its role. `marks`: with zones."""
@@ -162,18 +161,18 @@ def _ends_of(queue: cores.QueueOp) -> tuple[str | None, str | None]:
 
 def _thread_with(queue: cores.QueueOp, ops: tuple[type[Operation], ...]) -> str | None:
     users = [use.operation for use in queue.result.uses if isinstance(use.operation, ops)]
-    return cores.thread_of(users[0]).role.data if users else None
+    return cores.thread_of(users[0]).role if users else None
 
 
 def _roles_of(semaphore: cores.SemaphoreOp, ops: tuple[type[Operation], ...]) -> tuple[str, ...]:
     users = [use.operation for use in semaphore.result.uses]
-    return tuple(sorted({cores.thread_of(op).role.data for op in users if isinstance(op, ops)}))
+    return tuple(sorted({cores.thread_of(op).role for op in users if isinstance(op, ops)}))
 
 
 def _codes(program: cores.ProgramOp, marks: bool) -> dict[str, AgentCode]:
     row, column = program.body.block.args
     found: dict[str, AgentCode] = {}
     for thread in program.threads:
-        for role in PARTS if thread.computes else (thread.role.data,):
+        for role in PARTS if thread.computes else (thread.role,):
             found[role] = code_of(thread, role, row, column, marks)
     return found

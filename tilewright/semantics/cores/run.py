@@ -87,7 +87,7 @@ def run_program(
             check_program(program, machine)
             prepared.is_proven = True
         world = World(grid, values, checks and values, random.Random(seed) if seed else None, timeline)
-        world.wide, world.narrow = program.wide is not None, prepared.narrow
+        world.wide, world.narrow = program.wide, prepared.narrow
         _give_arrays(kernel, arrays, prepared, world, whole_outputs)
         _check_formats(prepared, world)
         _set_up(program, prepared, world)
@@ -142,7 +142,7 @@ def _run_of(world: World, agents: Sequence[Agent], queues: int) -> ProgramRun:
 def _program_of(kernel: tile.KernelOp) -> cores.ProgramOp:
     found = [op for op in kernel.body.block.ops if not isinstance(op, tile.YieldOp)]
     if len(found) != 1 or not isinstance(found[0], cores.ProgramOp):
-        raise CompilerBug(f"the kernel @{kernel.sym_name.data} is not one program of cores")
+        raise CompilerBug(f"the kernel @{kernel.sym_name} is not one program of cores")
     return found[0]
 
 

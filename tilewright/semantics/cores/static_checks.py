@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from xdsl.ir import Operation, SSAValue
 
 from tilewright.dialects import cores
-from tilewright.dialects.base import decode
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.machines.machine import Machine
 from tilewright.semantics.cores.memory_plan import addresses_of
@@ -61,7 +60,7 @@ def _check_size(program: cores.ProgramOp, grid: CoreGrid) -> None:
 
 def _check_registers(program: cores.ProgramOp, grid: CoreGrid) -> None:
     """Registers that operations name are some of a half, and those of 16 bits hold no integers of 32."""
-    is_wide = program.wide is not None
+    is_wide = program.wide
     capacity = grid.half_registers(is_wide)
     for op in program.body.walk():
         highest = _highest_register(op)
@@ -78,7 +77,7 @@ def _highest_register(op: Operation) -> int:
             count = len(op.slots)
             return max([op.slots.stop, *(number + count for number in op.operand_numbers if number >= 0)]) - 1
         case cores.CastOp():
-            return max(op.slots.stop, int(decode(op.source)) + len(op.slots)) - 1
+            return max(op.slots.stop, op.source + len(op.slots)) - 1
         case cores.RegisterOp() | cores.PackingOp():
             return op.slots.stop - 1
         case _:
@@ -90,9 +89,9 @@ def _has_wide_integers(op: Operation) -> bool:
         case cores.CopyOp() | cores.TilizeOp():
             return cores.queue_type(op.queue).format.data in _INTEGERS
         case cores.MapOp() | cores.FoldOp():
-            return op.dtype.data in _INTEGERS
+            return op.dtype in _INTEGERS
         case cores.CastOp():
-            return not {*_INTEGERS}.isdisjoint((op.from_type.data, op.to_type.data))
+            return not {*_INTEGERS}.isdisjoint((op.from_type, op.to_type))
         case _:
             return False
 
@@ -166,7 +165,7 @@ def _projected(users: Sequence[Operation], kinds: tuple[type[Operation], ...]) -
 
 
 def _moves(projection: Projection | None, what: str) -> str:
-    return f"no thread {what}" if projection is None else f"{projection.thread.role.data} {what}"
+    return f"no thread {what}" if projection is None else f"{projection.thread.role} {what}"
 
 
 def _pages_moved(program: cores.ProgramOp, projection: Projection, here: Place, name: str) -> int:
@@ -215,7 +214,7 @@ class _RegistersWalk(Walk):
     def visit(self, op: Operation) -> None:
         match op:
             case cores.RegistersOp():
-                self._step(op, op.step.data)
+                self._step(op, op.step)
             case cores.PackingOp() if not self.taken:
                 raise self.error("registers-not-waited", "packs registers that it has not waited for", op)
             case cores.RegisterOp() if not self.acquired:
@@ -295,7 +294,7 @@ class _UnitsWalk(Walk):
 
     def visit(self, op: Operation) -> None:
         if isinstance(op, cores.ConfigureOp):
-            self.states[op.unit.data] = op.state.data
+            self.states[op.unit] = op.state
         else:
             self._check_states(op)
 
@@ -398,7 +397,7 @@ class _MoverWalk(Walk):
         self.under_way = frozenset()
 
     def barrier(self, op: cores.BarrierOp) -> None:
-        if op.of.data == cores.WRITE:
+        if op.of == cores.WRITE:
             self.under_way = frozenset()
 
     def wait(self, op: cores.SemaphoreWaitOp) -> None:
@@ -492,9 +491,9 @@ def _used_semaphores(projections: Sequence[Projection]) -> _UsedSemaphores:
     for op in (op for projection in projections for kept in projection.kept.values() for op in kept):
         match op:
             case cores.SemaphoreWaitOp():
-                found[op] = op.semaphore, int(decode(op.value)), op.at_least is not None
+                found[op] = op.semaphore, op.value, op.at_least
             case cores.SemaphoreSetOp() | cores.SemaphoreIncrementOp():
-                found[op] = op.semaphore, int(decode(op.value)), False
+                found[op] = op.semaphore, op.value, False
             case cores.SemaphoreMulticastOp():
                 found[op] = op.semaphore, 0, False
             case _:
@@ -531,7 +530,7 @@ def _traffic_of(
 ) -> dict[tuple[SSAValue, Place], _Traffic]:
     """Increments and waits of the semaphores of each core."""
     traffic: dict[tuple[SSAValue, Place], _Traffic] = {}
-    initial: dict[SSAValue, int] = {each.result: int(decode(each.initial)) for each in program.semaphores}
+    initial: dict[SSAValue, int] = {each.result: each.initial for each in program.semaphores}
     used = _used_semaphores(projections)
     for places in alike:
         for projection in projections:

@@ -11,11 +11,10 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 
-from xdsl.dialects.builtin import AffineMapAttr
 from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir.affine import AffineMap
 
 from tilewright.dialects import cores, tile
-from tilewright.dialects.base import decode
 from tilewright.semantics.cores.expressions import function_of
 from tilewright.semantics.cores.reports import location_of
 from tilewright.semantics.hazards import CoreHazard
@@ -69,11 +68,11 @@ class Projection:
             self.differs |= {loop for loop in loops if isinstance(loop, tile.ForOp)}
             map = _map_of(op)
             if map is not None:
-                self.maps[op] = function_of(map.data), tuple(op.symbols)
+                self.maps[op] = function_of(map), tuple(op.symbols)
         return kept
 
 
-def _map_of(op: Operation) -> AffineMapAttr | None:
+def _map_of(op: Operation) -> AffineMap | None:
     """The map of an operation that has to be known; None of a loop that has all its trips."""
     match op:
         case cores.IfOp() | cores.AccumulateOp():
@@ -115,9 +114,9 @@ class Walk(ABC):
     def visit(self, op: Operation) -> None:
         """One operation is done."""
 
-    def numbers(self, map: AffineMapAttr, symbols: Sequence[SSAValue]) -> tuple[int, ...]:
+    def numbers(self, map: AffineMap, symbols: Sequence[SSAValue]) -> tuple[int, ...]:
         """The value of a map without dims."""
-        return function_of(map.data)(*[self._numbers[symbol] for symbol in symbols])
+        return function_of(map)(*[self._numbers[symbol] for symbol in symbols])
 
     def given(self, op: Operation) -> tuple[int, ...]:
         """The numbers that an operation gets."""
@@ -144,7 +143,7 @@ class Walk(ABC):
                 self.visit(op)
 
     def _loop(self, op: tile.ForOp) -> None:
-        trips: int = decode(op.trips)
+        trips: int = op.trips
         if op in self.projection.maps:
             trips = min(trips, *self.given(op))
         block, trip = op.body.block, 0
@@ -174,13 +173,13 @@ def cores_alike(program: cores.ProgramOp) -> list[list[Place]]:
     """The cores of a program, those together whose threads all do the same."""
     row, column = program.body.block.args
     # Each way of choosing once, as many operations choose alike.
-    chosen: dict[tuple[AffineMapAttr, tuple[SSAValue, ...], int | None], Callable[..., tuple[int, ...]]] = {}
+    chosen: dict[tuple[AffineMap, tuple[SSAValue, ...], int | None], Callable[..., tuple[int, ...]]] = {}
     for op in program.body.walk():
         match op:
             case cores.IfOp():
-                chosen[op.map, tuple(op.symbols), None] = function_of(op.map.data)
+                chosen[op.map, tuple(op.symbols), None] = function_of(op.map)
             case tile.ForOp() if op.end is not None:
-                chosen[op.end, tuple(op.symbols), decode(op.trips)] = function_of(op.end.data)
+                chosen[op.end, tuple(op.symbols), op.trips] = function_of(op.end)
             case _:
                 pass
     found: dict[tuple[object, ...], list[Place]] = {}
@@ -205,7 +204,7 @@ def static_error(kind: str, message: str, op: Operation, here: Place | None = No
     thread = op if isinstance(op, cores.ThreadOp) else op.parent_op()
     while thread is not None and not isinstance(thread, cores.ThreadOp):
         thread = thread.parent_op()
-    role = "" if thread is None else str(thread.role.data)
+    role = "" if thread is None else str(thread.role)
     where = f" in {role}" if role else ""
     where += "" if here is None else f" of core {here}"
     return CoreHazard(

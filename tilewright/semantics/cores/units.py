@@ -18,7 +18,7 @@ Needs = tuple[tuple[Unit, str], ...]
 
 def configure_steps(op: cores.ConfigureOp) -> list[Step]:
     """The state of a unit."""
-    name, state = op.unit.data, op.state.data
+    name, state = op.unit, op.state
 
     def make(agent: Agent) -> Action:
         unit, spend, cycles = agent.unit(name), agent.spend, agent.world.grid.configure_cycles

@@ -10,7 +10,6 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import cores
-from tilewright.dialects.base import decode
 from tilewright.layout.catalogue.device_tiles import FACE, TILE
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.semantics.cores.agents import Action, Agent
@@ -29,8 +28,8 @@ _Prepare = Callable[[list[Array]], tuple[Array, ...]]
 
 
 def copy_steps(op: cores.CopyOp, names: Names) -> list[Step]:
-    count, places = len(op.slots), places_of(op.at.data, len(op.slots), names(op.symbols))
-    broadcast, transposes = op.broadcast.data, op.transpose is not None
+    count, places = len(op.slots), places_of(op.at, len(op.slots), names(op.symbols))
+    broadcast, transposes = op.broadcast, op.transpose
 
     def prepare(pages: list[Array]) -> tuple[Array, ...]:
         (source,) = pages
@@ -42,7 +41,7 @@ def copy_steps(op: cores.CopyOp, names: Names) -> list[Step]:
 
 
 def tilize_steps(op: cores.TilizeOp, names: Names) -> list[Step]:
-    count, places = len(op.slots), places_of(op.at.data, len(op.slots), names(op.symbols))
+    count, places = len(op.slots), places_of(op.at, len(op.slots), names(op.symbols))
     return _steps(
         op,
         [op.queue],
@@ -57,8 +56,8 @@ def tilize_steps(op: cores.TilizeOp, names: Names) -> list[Step]:
 
 def binary_steps(op: cores.BinaryOp, names: Names) -> list[Step]:
     count, symbols = len(op.slots), names(op.symbols)
-    places = [places_of(op.left_at.data, count, symbols), places_of(op.right_at.data, count, symbols)]
-    broadcast = op.broadcast.data
+    places = [places_of(op.left_at, count, symbols), places_of(op.right_at, count, symbols)]
+    broadcast = op.broadcast
     return _steps(
         op, [op.left, op.right], places, count, 2 * count, True, lambda pages: (pages[0], repeated(pages[1], broadcast))
     )
@@ -67,10 +66,10 @@ def binary_steps(op: cores.BinaryOp, names: Names) -> list[Step]:
 def matmul_steps(op: cores.MatmulOp, names: Names) -> list[Step]:
     rows, columns, depth = op.block_shape
     symbols = names(op.symbols)
-    left = [r * decode(op.left_stride) + k for r in range(rows) for k in range(depth)]
-    right = [k * decode(op.right_stride) + c for k in range(depth) for c in range(columns)]
-    places = [places_from(op.left_at.data, left, symbols), places_from(op.right_at.data, right, symbols)]
-    transposes = op.transpose is not None
+    left = [r * op.left_stride + k for r in range(rows) for k in range(depth)]
+    right = [k * op.right_stride + c for k in range(depth) for c in range(columns)]
+    places = [places_from(op.left_at, left, symbols), places_from(op.right_at, right, symbols)]
+    transposes = op.transpose
 
     def prepare(pages: list[Array]) -> tuple[Array, ...]:
         return matrix(pages[0], rows, depth), matrix(pages[1], depth, columns, transposes)
@@ -81,8 +80,8 @@ def matmul_steps(op: cores.MatmulOp, names: Names) -> list[Step]:
 
 
 def reduce_steps(op: cores.ReduceOp, names: Names) -> list[Step]:
-    count: int = decode(op.pages)
-    places = [places_of(op.at.data, count, names(op.symbols)), places_from(_FIRST, (0,), ())]
+    count: int = op.pages
+    places = [places_of(op.at, count, names(op.symbols)), places_from(_FIRST, (0,), ())]
     return _steps(op, [op.queue, op.scaler], places, count, count + 1, True, lambda pages: (pages[0], pages[1]))
 
 

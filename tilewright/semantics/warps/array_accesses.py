@@ -86,7 +86,7 @@ class ArrayAccesses:
         type, shape = tile.ref_type(ref), array_type(value).shape
         if ref not in self._elements:
             self._elements[ref] = _Elements.of(int(np.prod(type.shape)), self._clocks.warps)
-        at, inside = inside_of(op.map.data, shape, type.shape, symbols)
+        at, inside = inside_of(op.map, shape, type.shape, symbols)
         places = np.ravel_multi_index(at, type.shape) if type.shape else np.zeros(int(inside.sum()), np.int64)
         lanes = _lanes(layout_text(value), shape, is_store)[inside]
         for row, mine in _rows(layout_text(value), shape, agent, is_store):

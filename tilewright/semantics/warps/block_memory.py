@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import IntegerAttr
 
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.scheduled import asynchronous, tensor_memory
@@ -94,19 +93,14 @@ class Plan:
         spaces = scheduled.BLOCK, tensor_memory.TENSOR
         held = [op for op in found if tile.ref_type(op.result).space.data in spaces]
         starts: dict[Placed, int] = {}
-        end = max((_placed(op.offset_bytes) + op.bytes for op in held if op.offset_bytes is not None), default=0)
+        end = max((op.offset_bytes + op.bytes for op in held if op.offset_bytes is not None), default=0)
         for op in held:
-            starts[op] = _placed(op.offset_bytes) if op.offset_bytes is not None else _aligned(end)
+            starts[op] = op.offset_bytes if op.offset_bytes is not None else _aligned(end)
             end = max(end, starts[op] + op.bytes)
         _check_barriers_alone(starts)
         sizes = [tile.ref_type(op.result).dtype.itemsize for op in held if isinstance(op, scheduled.AllocOp)]
         has_commits = any(isinstance(op, tensor_memory.MmaCommitOp) for op in ops)
         return Plan(starts, end, min(sizes, default=1), has_commits)
-
-
-def _placed(offset_bytes: IntegerAttr[Any] | None) -> int:
-    assert offset_bytes is not None
-    return int(offset_bytes.value.data)
 
 
 def _aligned(bytes: int) -> int:

@@ -100,28 +100,28 @@ class BlockPlan:
         self.cluster = region.blocks_of_cluster
         self.memory = Plan.of(region)
         self.arrays = written_arrays(region)
-        self.warps = 1 if region.warps is None else int(region.warps.value.data)
-        self.registers = 0 if region.registers is None else int(region.registers.value.data)
+        self.warps = 1 if region.warps is None else region.warps
+        self.registers = 0 if region.registers is None else region.registers
         self.roles = [op for op in region.body.block.ops if isinstance(op, scheduled.RoleOp)]
         self.barriers: dict[asynchronous.MbarrierOp, int] = {}
         self.barrier_count = 0
         for op in region.body.block.walk():
             if isinstance(op, asynchronous.MbarrierOp):
                 self.barriers[op] = self.barrier_count
-                self.barrier_count += int(op.count.value.data)
+                self.barrier_count += op.count
 
     def agents(self, rank: int = 0, first: int = 0) -> list[Agent]:
         """The roles of a block, with rows from `first` on."""
         where = f" of rank {rank}" if self.cluster > 1 else ""
         agents = [Agent(_MAIN + where, first, self.warps, rank)]
         for op in self.roles:
-            agents.append(Agent(f"role {op.role.data}{where}", agents[-1].rows[-1] + 1, op.working, rank))
+            agents.append(Agent(f"role {op.role}{where}", agents[-1].rows[-1] + 1, op.working, rank))
         return agents
 
     @property
     def all_warps(self) -> list[int]:
         """Number of warps of each role, including those that leave."""
-        return [self.warps, *(int(op.warps.value.data) for op in self.roles)]
+        return [self.warps, *(op.warps for op in self.roles)]
 
 
 def cluster_of(plan: BlockPlan, order: random.Random) -> Cluster:
@@ -246,11 +246,11 @@ class BlockRun:
         if op in self._barriers:
             raise HazardError(f"{who} makes barriers where there are some")
         name = f"`{op.result.name_hint or op.name}`"
-        row, arrivals = self.agent.first, int(op.arrivals.value.data)
+        row, arrivals = self.agent.first, op.arrivals
         first = self.clocks.warps + self.rank * self._plan.barrier_count + self._plan.barriers[op]
         made = [
             Mbarrier(f"barrier {number} of {name}", arrivals, self.clocks, row, first + number, self.rows)
-            for number in range(int(op.count.value.data))
+            for number in range(op.count)
         ]
         self._barriers[op] = Mbarriers(name, made)
         return self._barriers[op]

@@ -79,7 +79,7 @@ def _read(operand: Tensor | Buffer, block: BlockRun, who: str, reads: list[tuple
 
 def wait(op: scheduled.MmaWaitOp, values: Values, block: BlockRun) -> Tensor | Product:
     """The sum, or the same MMA when it is still under way."""
-    block.wait_for_products(int(op.pending.value.data))
+    block.wait_for_products(op.pending)
     before: Tensor | Product = values[op.accumulator]
     if not isinstance(before, Product):
         return before
@@ -90,7 +90,7 @@ def wait(op: scheduled.MmaWaitOp, values: Values, block: BlockRun) -> Tensor | P
 
 
 def _is_asynchronous(op: Operation) -> bool:
-    return isinstance(op, scheduled.MmaOp) and op.asynchronous is not None and bool(op.asynchronous.value.data)
+    return isinstance(op, scheduled.MmaOp) and op.asynchronous and bool(op.asynchronous)
 
 
 def _taken(before: Tensor | Product, who: str) -> Tensor:

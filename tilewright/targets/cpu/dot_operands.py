@@ -56,10 +56,10 @@ class Accumulator:
 def depth_of(context: FunctionContext, op: scheduled.DotOp, depth: int) -> Value:
     if op.depth_map is None or op.depth_limit is None:
         return i64(depth)
-    form = linear_form(op.depth_map.data.results[0], ())
+    form = linear_form(op.depth_map.results[0], ())
     if form is None:
         raise CompilerBug("the depth of a matmul is not linear")
-    room = context.room(int(op.depth_limit.value.data), form, op.symbols)
+    room = context.room(op.depth_limit, form, op.symbols)
     return minimum(context.builder, i64(depth), room)
 
 
@@ -81,7 +81,7 @@ def forms_of(map: AffineMap) -> list[Form]:
 def left_of(context: FunctionContext, op: scheduled.DotOp) -> Left:
     """A strided operand."""
     type = tile.ref_type(op.left)
-    forms = forms_of(op.left_map.data)
+    forms = forms_of(op.left_map)
     row_stride = depth_stride = 0
     offset: Value = i64(0)
     rows: Value = i64(op.shape[0])
@@ -110,7 +110,7 @@ def accumulator_of(context: FunctionContext, op: scheduled.DotOp) -> Accumulator
     offset, rows, columns, panels = i64(0), i64(op.shape[0]), i64(op.shape[1]), i64(-(-op.shape[1] // width))
     pitch = tail = 0
     counts = frozenset({op.shape[0]})
-    for term, form in zip(address_terms(type), forms_of(op.accumulator_map.data), strict=True):
+    for term, form in zip(address_terms(type), forms_of(op.accumulator_map), strict=True):
         start = start_of(context, form, list(op.symbols))
         offset = add(builder, offset, multiply(builder, start, term.stride))
         size = type.shape[term.dim]
@@ -131,7 +131,7 @@ def accumulator_of(context: FunctionContext, op: scheduled.DotOp) -> Accumulator
 def right_of(context: FunctionContext, op: scheduled.DotOp) -> Right:
     """An operand in panels, or one whose columns follow each other in memory."""
     type = tile.ref_type(op.right)
-    forms = forms_of(op.right_map.data)
+    forms = forms_of(op.right_map)
     width = op.micro_tile[1]
     panel = depth = tail = 0
     offset: Value = i64(0)

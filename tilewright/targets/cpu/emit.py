@@ -22,7 +22,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.cost.vectors.kernel import Work, block_work
 from tilewright.dialects import array, scheduled, tile
-from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.base import array_type
 from tilewright.errors import CompilerBug, LinearAlgebraError, UnsupportedOnTargetError
 from tilewright.machines.machine import Machine
 from tilewright.passes.affine_access import storage_elements
@@ -108,7 +108,7 @@ class _Emitter:
     def emit(self) -> NativeModule:
         main = self.module
         for kernel in self.unit.timed_kernels("emission"):
-            self.kernels[kernel.sym_name.data] = self._emit_kernel(kernel, main)
+            self.kernels[kernel.sym_name] = self._emit_kernel(kernel, main)
         for op in self.unit.main.walk():
             if isinstance(op, array.LibraryCallOp):
                 self.library_calls[op] = self._emit_library_call(op, main)
@@ -147,7 +147,7 @@ class _Emitter:
 
         Gives its declaration in the module of `main`.
         """
-        name = kernel.sym_name.data
+        name = kernel.sym_name
         self.module = self._new_module()
         function = ir.Function(self.module, DRIVER, KERNEL)
         builder = builder_of(function)
@@ -159,7 +159,7 @@ class _Emitter:
             if isinstance(op, scheduled.AllocOp):
                 shared[op.result] = shared_bytes
                 shared_bytes += _ref_bytes(op.result)
-            elif isinstance(op, scheduled.ParallelOp) and op.in_order is not None:
+            elif isinstance(op, scheduled.ParallelOp) and op.in_order:
                 region = self._emit_region(kernel, op, shared, shared_bytes)
                 memory = self._table_entry(builder, table, len(kernel.refs))
                 turns = offset_pointer(builder, memory, i64(shared_bytes), 1)
@@ -185,7 +185,7 @@ class _Emitter:
         """The module of a call of a library: a function like a kernel's."""
         key = (tuple(sorted(op.properties.items())), tuple(o.type for o in op.operands))
         if key not in self.library_kernels:
-            name = f"{op.routine.data}_{len(self.library_kernels)}"
+            name = f"{op.routine}_{len(self.library_kernels)}"
             self.module = self._new_module()
             emitted = emit_library_call(self.module, op, self.machine, self.unit.threads)
             self.scratch.require(emitted.worker_bytes)
@@ -331,14 +331,14 @@ class _Emitter:
                 raise CompilerBug(f"no emission for {op.name}")
 
     def _emit_for(self, context: FunctionContext, op: tile.ForOp) -> None:
-        trips = int(op.trips.value.data)
+        trips = op.trips
         if trips == 0:
             return
         counter = op.body.block.args[0]
         context.bounds[counter] = trips
         last: Value = i64(trips)
         if op.end is not None:
-            last = minimum(context.builder, last, context.expression(op.end.data.results[0], op.symbols))
+            last = minimum(context.builder, last, context.expression(op.end.results[0], op.symbols))
         with loop(context.builder, i64(0), last, 1, "trip") as index:
             context.scalars[counter] = index
             self._emit_block(context, op.body.block)
@@ -460,7 +460,7 @@ class _Driver:
             self.copy(source, self.output(index), array_type(value).nbytes)
 
     def _call(self, op: array.CallOp) -> None:
-        kernel = self.emitter.unit.kernel(op.callee.data)
+        kernel = self.emitter.unit.kernel(op.callee)
         outputs = iter(op.results)
         inputs = iter(op.operands)
         entries: list[Value] = []
@@ -473,7 +473,7 @@ class _Driver:
             if effect == tile.INOUT:
                 self.assign(next(inputs), output)
             entries.append(result)
-        self._run_kernel(op.callee.data, self.emitter.kernels[op.callee.data], entries)
+        self._run_kernel(op.callee, self.emitter.kernels[op.callee], entries)
 
     def _run_kernel(self, name: str, kernel: _Kernel, entries: Sequence[Value]) -> None:
         scratch_bytes: Any = i64(self.emitter.scratch.bytes)
@@ -485,14 +485,14 @@ class _Driver:
         name, kernel = self.emitter.library_calls[op]
         self._run_kernel(name, kernel, [self.pointer(value) for value in (*op.operands, *op.results)])
         matrices = array_type(op.results[-1]).size
-        if op.must_succeed is None or not op.must_succeed.value.data or not matrices:
+        if not op.must_succeed or not op.must_succeed or not matrices:
             return
         info = self.pointer(op.results[-1])
         with loop(self.builder, i64(0), i64(matrices), 1, "matrix") as index:
             status = self.builder.load(offset_pointer(self.builder, info, index, 4), typ=I32)
             failed = self.builder.icmp_unsigned("!=", status, ir.Constant(I32, 0))
             with self.builder.if_then(failed, likely=False):
-                self.builder.ret(ir.Constant(I32, self.emitter.failure_status(op.routine.data)))
+                self.builder.ret(ir.Constant(I32, self.emitter.failure_status(op.routine)))
 
     def counted(self, kernel: str | None = None) -> contextlib.AbstractContextManager[None]:
         """Count the time of what is printed next, that of a kernel or all, if it is to be known."""
@@ -579,7 +579,7 @@ def _turn(nest: scheduled.NestOp) -> SSAValue | None:
     product = nest.prev_op
     if not isinstance(product, scheduled.DotOp) or product.turn is None:
         return None
-    position: int = decode(product.turn)[0]
+    position: int = product.turn[0]
     return product.symbols[position]
 
 

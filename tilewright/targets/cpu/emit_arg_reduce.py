@@ -68,7 +68,7 @@ class _ArgReduce:
     def __init__(self, nest: OrderedNest, op: tile.ArgReduceOp, source: Elements, target: Elements) -> None:
         self.nest = nest
         self.builder: Builder = nest.builder
-        self.fn = "greater" if op.fn.data == "maximum" else "less"
+        self.fn = "greater" if op.fn == "maximum" else "less"
         self.source, self.target = source, target
         self.dtype = nest.dtype.compute
         self.count = nest.extents[nest.axis]

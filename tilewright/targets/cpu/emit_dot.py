@@ -16,10 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from llvmlite import ir
-from xdsl.dialects.builtin import DenseArrayBase
 
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import decode
 from tilewright.errors import CompilerBug
 from tilewright.machines.machine import MatrixAtom
 from tilewright.targets.cpu.context import FunctionContext
@@ -77,7 +75,7 @@ def _emit_tiles(context: FunctionContext, op: scheduled.DotOp, instruction: Matr
     height, width = op.micro_tile
     left, right = left_of(context, op), right_of(context, op)
     extent = depth_of(context, op, depth)
-    accumulate = bool(op.accumulate.value.data)
+    accumulate = bool(op.accumulate)
     left_item, word = tile.ref_type(op.left).dtype.itemsize, tile.ref_type(op.right).dtype.itemsize
     acc = accumulator_of(context, op)
     pitch = acc.pitch * tile.ref_type(op.accumulator).dtype.itemsize
@@ -117,7 +115,7 @@ class _Product:
         self.builder: Builder = context.builder
         self.type = tile.ref_type(op.accumulator)
         self.lanes = context.machine.lanes(self.type.dtype)
-        self.accumulate = bool(op.accumulate.value.data)
+        self.accumulate = bool(op.accumulate)
         self.left, self.right = left_of(context, op), right_of(context, op)
         self.acc = accumulator_of(context, op)
         self.depth = depth_of(context, op, op.shape[2])
@@ -151,7 +149,7 @@ class _Product:
         if self.op.keep is None:
             return None
         width, depth = self.op.micro_tile[1], self.op.shape[2]
-        if self.op.keep.value.data:
+        if self.op.keep:
             self.context.kept[self.op.right] = self.context.temporary(depth * width * self.type.dtype.itemsize)
         return Walk(self.context.kept[self.op.right], width)
 
@@ -166,7 +164,7 @@ class _Product:
             self._emit_blocks(lies, i64(0), blocks)
             return
         first, later = replace(lies, kept=self.kept), replace(lies, walk=self.kept)
-        if not self.op.keep.value.data:
+        if not self.op.keep:
             self._emit_blocks(later, i64(0), blocks)
         elif self.op.turn is not None:
             turn, _ = self._turn(self.op.turn)
@@ -220,9 +218,9 @@ class _Product:
             accumulate=self.accumulate,
         )
 
-    def _turn(self, turn: DenseArrayBase) -> tuple[Value, int]:
+    def _turn(self, turn: tuple[int, ...]) -> tuple[Value, int]:
         """Which turn of how many this matmul is."""
-        position, count = decode(turn)
+        position, count = turn
         return self.context.scalars[self.op.symbols[position]], count
 
     def _ahead(self, panel: Value, block: Value | None) -> Ahead | None:

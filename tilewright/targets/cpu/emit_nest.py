@@ -13,7 +13,7 @@ from xdsl.ir import Operation, SSAValue
 
 from tilewright import ops
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.base import array_type
 from tilewright.dialects.walks import producers_first
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
@@ -380,7 +380,7 @@ class NestEmitter:
         )
 
     def _identity(self, reduce: tile.ReduceOp, shape: ir.Type) -> Value:
-        function = ops.FUNCTIONS[reduce.fn.data]
+        function = ops.FUNCTIONS[reduce.fn]
         if function.identity is None:
             raise CompilerBug(f"`{function.name}` does not reduce")
         return splat(shape, function.identity(array_type(reduce.operands[0]).dtype))
@@ -405,7 +405,7 @@ class NestEmitter:
         return value
 
     def _combine(self, accumulator: _Accumulator, left: Value, right: Value) -> Value:
-        return emit_function(self.builder, accumulator.reduce.fn.data, accumulator.dtype.compute, [left, right])
+        return emit_function(self.builder, accumulator.reduce.fn, accumulator.dtype.compute, [left, right])
 
     def _finish_accumulators(self) -> None:
         if self.plan.row_by_row and self.plan.vector_dim is not None:
@@ -480,12 +480,12 @@ class NestEmitter:
         dtype = array_type(value).dtype
         if isinstance(op, tile.FullOp):
             # Rounded as NumPy stores it: a register holds a 16-bit float in more bits than it has.
-            return splat(register_form(dtype), np.full((), decode(op.value), dtype.numpy).item())
+            return splat(register_form(dtype), np.full((), op.value, dtype.numpy).item())
         if isinstance(op, tile.LoadOp):
             raw = self._turned.get((value, at))
             return self.memory.load(op, at) if raw is None else self.memory.filled(op, at, raw)
         if isinstance(op, tile.IotaOp):
-            return self.memory.expression(op.map.data.results[0], at, list(op.symbols))
+            return self.memory.expression(op.map.results[0], at, list(op.symbols))
         if isinstance(op, tile.FillPaddingOp):
             return self._fill_padding(op, at, dtype)
         if not isinstance(op, Operation):
@@ -494,7 +494,7 @@ class NestEmitter:
         if isinstance(op, tile.MapOp):
             operand_type = array_type(op.operands[-1]).dtype
             operands = aligned(self.builder, operands, self.plan.lanes)
-            return emit_function(self.builder, op.fn.data, operand_type, operands)
+            return emit_function(self.builder, op.fn, operand_type, operands)
         if isinstance(op, tile.CastOp):
             return emit_cast(self.builder, operands[0], array_type(op.operands[0]).dtype, dtype)
         if isinstance(op, tile.BitcastOp):
@@ -511,6 +511,6 @@ class NestEmitter:
     def _fill_padding(self, op: tile.FillPaddingOp, at: Indices, dtype: DType) -> Value:
         value = self.value(op.source, at)
         beyond = self.memory.beyond(op, at)
-        fill = splat(value.type, decode(op.value))
+        fill = splat(value.type, op.value)
         beyond, value, fill = aligned(self.builder, [beyond, value, fill], self.plan.lanes)
         return self.builder.select(beyond, fill, value)

@@ -27,7 +27,7 @@ def emit_parts(context: FunctionContext, op: scheduled.DotOp) -> None:
         _emit_rows_apart(context, op)
         return
     builder, product = context.builder, _Parts.of(context, op)
-    left, left_stride, _ = _blocks_of(context, op, op.left, op.left_map.data)
+    left, left_stride, _ = _blocks_of(context, op, op.left, op.left_map)
     line = context.machine.memory("l1").line_bytes
     lines = 0 if _stays_near(context, op) else -(-product.kernel.step_bytes // (product.blocks * line))
     share_bytes = lines * line * product.steps
@@ -99,7 +99,7 @@ class _Parts:
         (_, columns, _), (height, width) = op.shape, op.micro_tile
         dtype = tile.ref_type(op.accumulator).dtype
         kernel = SplitKernel(context.builder, context.machine.atom_of_part(dtype), *op.parts_and_scale)
-        right, right_stride, present = _blocks_of(context, op, op.right, op.right_map.data)
+        right, right_stride, present = _blocks_of(context, op, op.right, op.right_map)
         panels = minimum(context.builder, i64(-(-columns // width)), present)
         spare = context.temporary(height * width * dtype.itemsize)
         return _Parts(context, op, kernel, accumulator_of(context, op), right, right_stride, panels, spare)
@@ -131,7 +131,7 @@ class _Parts:
         item = tile.ref_type(self.op.accumulator).dtype.itemsize
         place = add(builder, multiply(builder, block, height * acc.pitch), multiply(builder, panel, width))
         target = SplitTarget(offset_pointer(builder, acc.pointer, place, item), acc.pitch * item, self.spare)
-        accumulate = bool(self.op.accumulate.value.data)
+        accumulate = bool(self.op.accumulate)
         self.kernel.emit(left, self.right_panel(panel), target, i64(self.steps), ahead, beside, accumulate=accumulate)
 
 

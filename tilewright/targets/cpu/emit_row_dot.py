@@ -52,7 +52,7 @@ def lies_along_depth(op: scheduled.DotOp) -> bool:
         return False
     strides = [0, 0]
     for term in address_terms(type):
-        form = linear_form(op.right_map.data.results[term.dim], (Index(0), Index(1)))
+        form = linear_form(op.right_map.results[term.dim], (Index(0), Index(1)))
         for dim in (0, 1):
             strides[dim] += term.stride * form.coefficient(dim) if form is not None else 0
     return strides[0] == 1 and strides[1] != 1
@@ -70,7 +70,7 @@ class _RowDot:
         self.type = tile.ref_type(op.accumulator)
         self.lanes = context.machine.lanes(self.type.dtype)
         self.shape = ir.VectorType(register_form(self.type.dtype), self.lanes)
-        self.accumulate = bool(op.accumulate.value.data)
+        self.accumulate = bool(op.accumulate)
         self.left, self.right = left_of(context, op), _right(context, op)
         if self.left.depth_stride > 1:
             raise CompilerBug("the left operand of a row-wise matmul is not contiguous along the depth")
@@ -239,9 +239,9 @@ def _right(context: FunctionContext, op: scheduled.DotOp) -> _Right:
     columns: Value = i64(op.shape[1])
     stride = 0
     for term in address_terms(type):
-        form = linear_form(op.right_map.data.results[term.dim], (Index(0), Index(1)))
+        form = linear_form(op.right_map.results[term.dim], (Index(0), Index(1)))
         if form is None:
-            raise CompilerBug(f"operand map {op.right_map.data} is not linear")
+            raise CompilerBug(f"operand map {op.right_map} is not linear")
         start: Value = i64(form.constant)
         for position, coefficient in form.symbols:
             start = add(builder, start, multiply(builder, context.scalars[op.symbols[position]], coefficient))

@@ -54,8 +54,8 @@ class _Scan:
     def __init__(self, nest: OrderedNest, op: tile.ScanOp, source: Elements, target: Elements) -> None:
         self.nest = nest
         self.builder: Builder = nest.builder
-        self.fn = op.fn.data
-        self.reverse = bool(op.reverse.value.data)
+        self.fn = op.fn
+        self.reverse = bool(op.reverse)
         self.source, self.target = source, target
         self.initial = nest.sources[1] if len(nest.sources) > 1 else None
         self.dtype = nest.dtype.compute

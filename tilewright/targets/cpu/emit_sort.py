@@ -22,7 +22,7 @@ def emit_sort(nest: OrderedNest, op: tile.SortOp) -> None:
     source = nest.sources[0]
     if source is None:
         raise CompilerBug("a sort reads its keys from memory")
-    descending = bool(op.descending.value.data)
+    descending = bool(op.descending)
     if any(target is not None for target in nest.targets[1:]):
         sort = RecordSort(nest, source, descending)
 

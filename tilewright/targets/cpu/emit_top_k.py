@@ -30,7 +30,7 @@ def emit_top_k(nest: OrderedNest, op: tile.TopKOp) -> None:
     source = nest.sources[0]
     if source is None:
         raise CompilerBug("the largest elements are read from memory")
-    k, block = int(op.k.value.data), BLOCK_VECTORS * nest.context.machine.vector.bytes // 8
+    k, block = op.k, BLOCK_VECTORS * nest.context.machine.vector.bytes // 8
     if size_for(nest.shape[nest.axis], block) > 2 * size_for(k, block):
         nest.for_each(nest.beside, _Search(nest, source, k).line)
         return

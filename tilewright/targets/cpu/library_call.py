@@ -47,7 +47,7 @@ class LibraryModule:
 
 def call_forms(op: array.LibraryCallOp) -> tuple[list[ArrayType], list[ArrayType]]:
     """Types of operands and results for one matrix or line."""
-    routine = routines.ROUTINES[op.routine.data]
+    routine = routines.ROUTINES[op.routine]
     operands = [array_type(o) for o in op.operands]
     batch = len(routine.batch([(t.shape, t.dtype) for t in operands]))
     return (
@@ -58,7 +58,7 @@ def call_forms(op: array.LibraryCallOp) -> tuple[list[ArrayType], list[ArrayType
 
 def batch_count(op: array.LibraryCallOp) -> int:
     """How many matrices or lines a call is for."""
-    routine = routines.ROUTINES[op.routine.data]
+    routine = routines.ROUTINES[op.routine]
     operands = [array_type(o) for o in op.operands]
     return math.prod(routine.batch([(t.shape, t.dtype) for t in operands]))
 
@@ -67,7 +67,7 @@ def matrix_work(op: array.LibraryCallOp, machine: Machine) -> Work:
     """Work of one matrix or line."""
     operands, results = call_forms(op)
     forms = [[(t.shape, t.dtype) for t in types] for types in (operands, results)]
-    flops = routines.ROUTINES[op.routine.data].flops(forms[0], forms[1])
+    flops = routines.ROUTINES[op.routine].flops(forms[0], forms[1])
     moved = sum(t.nbytes for t in (*operands, *results))
     return Work(flops / (machine.peak_flops(f64) * EFFICIENCY), moved, flops)
 
@@ -109,19 +109,19 @@ def _region(module: ir.Module, region: ir.Function, op: array.LibraryCallOp, cou
         start = first_point(builder, chunk, count, chunks)
         end = first_point(builder, builder.add(chunk, i64(1)), count, chunks)
     code = LibraryCode(builder, module, operands, results, op.attributes_of(), memory)
-    if op.routine.data in LINES:
+    if op.routine in LINES:
         firsts = [
             offset_pointer(builder, entry, start, type.nbytes)
             for entry, type in zip(entries, (*operands, *results), strict=False)
         ]
-        LINES[op.routine.data](code, firsts[0], firsts[1], _difference(builder, start, end))
+        LINES[op.routine](code, firsts[0], firsts[1], _difference(builder, start, end))
     else:
         with loop(builder, start, end, 1, "matrix") as index:
             pointers = [
                 offset_pointer(builder, entry, index, type.nbytes)
                 for entry, type in zip(entries, (*operands, *results), strict=False)
             ]
-            MATRICES[op.routine.data](code, pointers[: len(operands)], pointers[len(operands) :])
+            MATRICES[op.routine](code, pointers[: len(operands)], pointers[len(operands) :])
     builder.ret_void()
     return code
 

@@ -12,7 +12,7 @@ from xdsl.ir.affine.affine_expr import AffineBinaryOpExpr, AffineBinaryOpKind, A
 
 from tilewright import dtypes
 from tilewright.dialects import tile
-from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
 from tilewright.passes.affine_access import Access, Form, Indices, access_of, address_terms, linear_form
 from tilewright.targets.cpu.context import FunctionContext
@@ -146,11 +146,11 @@ class NestMemory:
 
     def beyond(self, op: tile.FillPaddingOp, at: Indices) -> Value:
         """Whether a padding's position is at its limit or after it: of each lane if that makes a difference."""
-        limit, symbols = int(op.limit.value.data), list(op.symbols)
-        found = access_of(op.source, op.map.data, symbols, at, {s: not is_place(s) for s in symbols})
+        limit, symbols = op.limit, list(op.symbols)
+        found = access_of(op.source, op.map, symbols, at, {s: not is_place(s) for s in symbols})
         form, dim = found.forms[0], self.plan.vector_dim
         if form is None or found.lanes or dim is None or form.coefficient(dim) != 1 or not self._is_small(form, found):
-            position = self.expression(op.map.data.results[0], at, symbols)
+            position = self.expression(op.map.results[0], at, symbols)
             return self.builder.icmp_signed(">=", position, splat(position.type, limit))
         # Positions in 32 bits: as many lanes as a vector of the values has.
         room = self.builder.trunc(self.builder.sub(i64(limit), self.form_value(form, symbols)), I32)
@@ -296,7 +296,7 @@ class NestMemory:
         dtype = array_type(op.result).dtype
         dims = self.plan.dependences[(op.result, at)]
         guard = self._guard(found)
-        fill = decode(op.fill) if op.fill is not None else 0
+        fill = op.fill if op.fill is not None else 0
         if self.plan.vector_dim is None or self.plan.vector_dim not in dims:
             return self._load_scalar(found, dtype, guard, fill)
         vary = lanes_vary(self.plan, found)
@@ -341,7 +341,7 @@ class NestMemory:
 
     def filled(self, op: tile.LoadOp, at: Indices, raw: Value) -> Value:
         """The registers of what was loaded, with the fill in lanes outside."""
-        fill = decode(op.fill) if op.fill is not None else 0
+        fill = op.fill if op.fill is not None else 0
         guard = self._guard(access(op, at))
         value = widen(self.builder, raw, array_type(op.result).dtype)
         if guard is None or op.fill is None:

@@ -11,7 +11,7 @@ from xdsl.ir.affine import AffineDimExpr
 
 from tilewright import ops
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.base import array_type
 from tilewright.dialects.walks import producers_first
 from tilewright.errors import CompilerBug
 from tilewright.layout import Layout
@@ -62,7 +62,7 @@ class NestPlan:
         """Whether a reduction's rounding errors depend on the order of its additions."""
         reduces = [root.operands[0].owner for root in self.roots]
         return any(
-            isinstance(op, tile.ReduceOp) and op.fn.data == "add" and array_type(op.operands[0]).dtype.is_float
+            isinstance(op, tile.ReduceOp) and op.fn == "add" and array_type(op.operands[0]).dtype.is_float
             for op in reduces
         )
 
@@ -123,7 +123,7 @@ def plan_nest(nest: scheduled.NestOp, machine: Machine, bound: Bound) -> NestPla
     accesses = [_access(root, root_indices(plan, root)) for root in roots if isinstance(root, tile.StoreOp)]
     loads = [_access(value.owner, at) for value, at in plan.dependences if isinstance(value.owner, tile.LoadOp)]
     plan.lanes = _lanes(plan, machine)
-    plan.vector_dim = _vector_dim(plan, accesses, loads) if nest.layout is None else _dealt_dim(nest.layout.data)
+    plan.vector_dim = _vector_dim(plan, accesses, loads) if nest.layout is None else _dealt_dim(nest.layout)
     if plan.vector_dim is None:
         plan.lanes = 1
     else:
@@ -201,7 +201,7 @@ def _record_dependences(plan: NestPlan, item: Item) -> None:
     for operand in operand_items(op, at, plan):
         found |= plan.dependences[operand]
     if isinstance(op, tile.LoadOp | tile.IotaOp | tile.FillPaddingOp):
-        for expression in op.map.data.results:
+        for expression in op.map.results:
             used = {e.position for e in expression.dfs() if isinstance(e, AffineDimExpr)}
             found |= {dim for p in used if (dim := at[p].dim) is not None}
     if isinstance(op, tile.ReduceOp):
@@ -216,7 +216,7 @@ def _access(op: Operation, at: Indices) -> Access:
         ref, symbols = op.source, list(op.symbols)
     else:
         raise CompilerBug(f"{op.name} does not access memory")
-    return access_of(ref, op.map.data, symbols, at, {s: not is_place(s) for s in symbols})
+    return access_of(ref, op.map, symbols, at, {s: not is_place(s) for s in symbols})
 
 
 def access(op: tile.LoadOp | tile.StoreOp, at: Indices) -> Access:
@@ -286,7 +286,7 @@ def _maps(plan: NestPlan) -> list[tile.MapOp]:
 def _does_little(plan: NestPlan) -> bool:
     """Whether a body for each of a few rows is not much code."""
     maps = _maps(plan)
-    dear = any(ops.FUNCTIONS[op.fn.data].cost in (ops.DIVIDE, ops.TRANSCENDENTAL) for op in maps)
+    dear = any(ops.FUNCTIONS[op.fn].cost in (ops.DIVIDE, ops.TRANSCENDENTAL) for op in maps)
     return not dear and len(maps) <= MOST_MAPS
 
 
@@ -381,11 +381,11 @@ def _padding_clips(reduce: tile.ReduceOp, value: SSAValue, at: Indices) -> set[C
     op = value.owner
     if not isinstance(op, tile.FillPaddingOp):
         return set()
-    identity = ops.FUNCTIONS[reduce.fn.data].identity
-    if identity is None or decode(op.value) != identity(array_type(value).dtype):
+    identity = ops.FUNCTIONS[reduce.fn].identity
+    if identity is None or op.value != identity(array_type(value).dtype):
         return set()
-    found = access_of(op.source, op.map.data, list(op.symbols), at, {s: not is_place(s) for s in op.symbols})
-    clip = clip_of(found.forms[0], found.symbols, int(op.limit.value.data), found.lanes)
+    found = access_of(op.source, op.map, list(op.symbols), at, {s: not is_place(s) for s in op.symbols})
+    clip = clip_of(found.forms[0], found.symbols, op.limit, found.lanes)
     return {clip} if clip is not None and clip.dim in reduce.attributes_of()["axes"] else set()
 
 
@@ -403,6 +403,6 @@ def _strict_operands(plan: NestPlan, item: Item) -> Sequence[Item]:
     """The items that must all be defined for an item to be."""
     op = item[0].owner
     strict = isinstance(op, tile.MapOp | tile.CastOp | tile.BitcastOp | tile.BroadcastOp | tile.TransposeOp)
-    if not strict or (isinstance(op, tile.MapOp) and op.fn.data == "select"):
+    if not strict or (isinstance(op, tile.MapOp) and op.fn == "select"):
         return ()
     return operand_items(op, item[1], plan)

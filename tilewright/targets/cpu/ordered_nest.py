@@ -105,7 +105,7 @@ def element_at(tile: Elements, index: Index) -> Elements:
 
 def _access(op: tile.TileOp, ref: SSAValue, access: tile.LoadOp | tile.StoreOp, value: SSAValue) -> Access:
     at = indices_of(op, value)
-    return access_of(ref, access.map.data, list(access.symbols), at, dict.fromkeys(access.symbols, False))
+    return access_of(ref, access.map, list(access.symbols), at, dict.fromkeys(access.symbols, False))
 
 
 def _extents(context: FunctionContext, shape: Sequence[int], accesses: Sequence[Access]) -> list[Value]:

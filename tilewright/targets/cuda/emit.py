@@ -17,7 +17,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineMap
 
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.base import array_type
 from tilewright.dialects.scheduled import asynchronous, tensor_memory, tile_order
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
@@ -92,11 +92,11 @@ def emit_kernel(kernel: tile.KernelOp, machine: Machine) -> KernelCode:
         UnsupportedOnTargetError: an operation or an array that the target does not do.
     """
     (region,) = (op for op in kernel.body.block.ops if isinstance(op, scheduled.ParallelOp))
-    warps = 1 if region.warps is None else int(decode(region.warps))
+    warps = 1 if region.warps is None else region.warps
     emitter = _Emitter(kernel, region, machine, warps)
     emitter.emit()
     return KernelCode(
-        kernel.sym_name.data,
+        kernel.sym_name,
         str(emitter.module),
         prod(region.shape),
         emitter.roles.threads,
@@ -140,13 +140,13 @@ class _Emitter(TileEmitter):
         self.builder.ret_void()
 
     def _begin(self) -> None:
-        self.module = ir.Module(name=self.kernel.sym_name.data)
+        self.module = ir.Module(name=self.kernel.sym_name)
         self.module.triple = TRIPLE
         declare_features(self.module, self.machine.converts)
         pointers = [ir.PointerType(addrspace=GLOBAL_SPACE) for _ in self.kernel.refs]
         parameters = [*pointers, *(TensorMapParameter() for _ in self.roles.tensor_maps)]
         type_of = ir.FunctionType(ir.VoidType(), parameters)
-        function: Value = ir.Function(self.module, type_of, self.kernel.sym_name.data)
+        function: Value = ir.Function(self.module, type_of, self.kernel.sym_name)
         function.calling_convention = "ptx_kernel"
         self.builder = ChipBuilder(function.append_basic_block("entry"))
         self.roles.begin(function)
@@ -245,12 +245,12 @@ class _Emitter(TileEmitter):
             case scheduled.CommitOp():
                 emit_commit(self.builder)
             case scheduled.WaitOp():
-                emit_wait(self.builder, int(op.pending.value.data))
+                emit_wait(self.builder, op.pending)
             case asynchronous.FenceOp():
                 fence_shared_writes(self.builder)
             case scheduled.BarrierOp():
                 self.roles.barrier(self.builder, op)
-                self.tensor_memory.meet(self.builder, op.scope.data)
+                self.tensor_memory.meet(self.builder, op.scope)
 
     def _tile(self, op: Operation) -> Held:
         """The result of an operation that has one."""
@@ -271,7 +271,7 @@ class _Emitter(TileEmitter):
                 return self.tensor_memory.load(self.threads, op)
             case scheduled.MmaWaitOp():
                 accumulator, reads = self._fragment(op.accumulator), self.reads.get(op.accumulator, ())
-                return emit_wgmma_wait(self.threads, accumulator, int(op.pending.value.data), reads)
+                return emit_wgmma_wait(self.threads, accumulator, op.pending, reads)
             case tile.TransposeOp() | tile.ReshapeOp() | tile.BroadcastOp():
                 return self._view(op)
             case tile.ReduceOp():
@@ -290,7 +290,7 @@ class _Emitter(TileEmitter):
         layout = parsed(type.layout.data)
         if op.offset_bytes is None:
             raise CompilerBug("a buffer has no address")
-        offset_bytes = int(op.offset_bytes.value.data)
+        offset_bytes = op.offset_bytes
         self.shared_bytes = max(self.shared_bytes, offset_bytes + op.bytes)
         start = self.builder.gep(self.shared, [i32(offset_bytes)], source_etype=ir.IntType(8))
         self.memories[op.result] = Memory.of(start, type, layout, SHARED_SPACE)
@@ -300,7 +300,7 @@ class _Emitter(TileEmitter):
         assert isinstance(op.ring.owner, scheduled.AllocOp)
         ring = self.memories[op.ring]
         symbols = [self.indices[symbol] for symbol in op.symbols]
-        number = evaluated(self.builder, op.map.data.results[0], [], symbols)
+        number = evaluated(self.builder, op.map.results[0], [], symbols)
         offset = self.builder.mul(number, i32(op.ring.owner.stage_bytes))
         start = self.builder.gep(ring.pointer, [offset], source_etype=ir.IntType(8))
         self.memories[op.result] = replace(ring, pointer=start)
@@ -320,7 +320,7 @@ class _Emitter(TileEmitter):
         """The shared memory address of an object that is no buffer."""
         if op.offset_bytes is None:
             raise CompilerBug(f"the result of `{op.name}` has no address")
-        offset_bytes = int(op.offset_bytes.value.data)
+        offset_bytes = op.offset_bytes
         self.shared_bytes = max(self.shared_bytes, offset_bytes + op.bytes)
         return self.builder.gep(self.shared, [i32(offset_bytes)], source_etype=ir.IntType(8))
 
@@ -333,7 +333,7 @@ class _Emitter(TileEmitter):
         ref = op.source if isinstance(op, tile.LoadOp) else op.destination
         coordinates = Coordinates(self.threads, self._layout(value))
         symbols = [self._symbol(symbol) for symbol in op.symbols]
-        window = Window(self.builder, self.memories[ref], coordinates, list(op.map.data.results), symbols)
+        window = Window(self.builder, self.memories[ref], coordinates, list(op.map.results), symbols)
         if not all(isinstance(symbol.type, IndexType) for symbol in op.symbols):
             return window, (0,)
         return window, vector_of(window)
@@ -343,7 +343,7 @@ class _Emitter(TileEmitter):
         if not type.shape:
             return self._load_scalar(op)
         window, vector = self._window(op, op.result)
-        fill = None if op.fill is None else decode(op.fill)
+        fill = None if op.fill is None else op.fill
         return Fragment(self._layout(op.result), type.dtype, load(window, vector, fill))
 
     def _scalar_place(self, op: tile.LoadOp | tile.StoreOp, memory: Memory) -> tuple[Value, Value | None]:
@@ -352,7 +352,7 @@ class _Emitter(TileEmitter):
         ranges = [self.ranges.get(symbol, ANY) for symbol in op.symbols]
         offset: Value = i32(0)
         there: Value | None = None
-        for expression, size, step in zip(op.map.data.results, memory.shape, row_major(memory.shape), strict=True):
+        for expression, size, step in zip(op.map.results, memory.shape, row_major(memory.shape), strict=True):
             place = evaluated(self.builder, expression, [], symbols)
             low, high = range_of(expression, [], ranges)
             if low < 0 or high >= size:
@@ -369,7 +369,7 @@ class _Emitter(TileEmitter):
         pointer = self.builder.gep(memory.pointer, [offset], source_etype=load_form(dtype))
         value = widen(self.builder, self.builder.load(pointer, typ=load_form(dtype), align=dtype.itemsize), dtype)
         if there is not None and op.fill is not None:
-            value = self.builder.select(there, value, ir.Constant(value.type, decode(op.fill)))
+            value = self.builder.select(there, value, ir.Constant(value.type, op.fill))
         return of_value(dtype, value)
 
     def _store(self, op: tile.StoreOp) -> None:
@@ -403,7 +403,7 @@ class _Emitter(TileEmitter):
             self.machine.stores_matrices
             and of_block
             and memory.dtype.bits == 16
-            and op.map.data == AffineMap.identity(len(memory.shape))
+            and op.map == AffineMap.identity(len(memory.shape))
             and memory.shape == layout.static_shape
             and not self.threads.unheld(table_of(layout))
             and is_stored_by_matrices(layout, memory.layout)
@@ -418,11 +418,11 @@ class _Emitter(TileEmitter):
 
     def _mma(self, op: scheduled.MmaOp) -> Held:
         left, right = (self._operand(v, f) for v, f in zip((op.left, op.right), op.fragments, strict=True))
-        if op.asynchronous is not None and not isinstance(left, Matrices) and isinstance(right, Memory):
+        if op.asynchronous and not isinstance(left, Matrices) and isinstance(right, Memory):
             begun = emit_wgmma(self.threads, left, right, self._fragment(op.accumulator))
             self.reads[op.result] = begun.reads
             return begun.sums
-        return emit_mma(self.threads, op.atom.data, left, right, self._fragment(op.accumulator))
+        return emit_mma(self.threads, op.atom, left, right, self._fragment(op.accumulator))
 
     def _operand(self, value: SSAValue, fragment: str) -> Operand:
         if not isinstance(value.type, tile.RefType):
@@ -434,10 +434,10 @@ class _Emitter(TileEmitter):
 
     def _for(self, op: tile.ForOp) -> None:
         builder, block = self.builder, op.body.block
-        most = int(op.trips.value.data)
+        most = op.trips
         end: Value = i32(most)
         if op.end is not None:
-            found = evaluated(builder, op.end.data.results[0], [], [self.indices[s] for s in op.symbols])
+            found = evaluated(builder, op.end.results[0], [], [self.indices[s] for s in op.symbols])
             end = builder.select(builder.icmp_signed("<", found, end), found, end)
         initial = [
             {number: self._held(value, number) for number in numbers_of(layout_of(argument))}

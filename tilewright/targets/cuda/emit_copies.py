@@ -43,13 +43,13 @@ def emit_copy(
     Raises:
         CompilerBug: neighbours are not together on both sides.
     """
-    builder, map = threads.builder, list(op.map.data.results)
-    coordinates = Coordinates(threads, parsed(op.layout.data))
+    builder, map = threads.builder, list(op.map.results)
+    coordinates = Coordinates(threads, parsed(op.layout))
     if op.trip is None or op.trips is None:
         _emit_window(threads, Window(builder, source, coordinates, map, symbols), target)
         return
-    (expression,) = op.trip.data.results
-    trips = int(op.trips.value.data)
+    (expression,) = op.trip.results
+    trips = op.trips
     trip = evaluated(builder, expression, [], [symbol.value({}) for symbol in symbols])
     window = Window(builder, source, coordinates, map, below(symbols, expression, trips))
     with builder.if_then(builder.icmp_signed("<", trip, i32(trips))):

@@ -16,7 +16,7 @@ def emit_point(builder: Builder, op: tile_order.PointOp, indices: Mapping[SSAVal
     """A value for each coordinate."""
     order = op.order
     *outer, rows, columns = order.extents
-    number = evaluated(builder, op.map.data.results[0], [], [indices[symbol] for symbol in op.symbols])
+    number = evaluated(builder, op.map.results[0], [], [indices[symbol] for symbol in op.symbols])
     coordinates: list[Value] = []
     if outer:
         matrix = builder.udiv(number, i32(rows * columns))

@@ -17,7 +17,6 @@ from xdsl.ir.affine import AffineMap
 
 from tilewright.cost.warps.products import WARPGROUP
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import decode
 from tilewright.dialects.scheduled import asynchronous, tensor_memory, tile_order
 from tilewright.errors import CompilerBug
 from tilewright.passes.warps.tensor_windows import Boxes, boxes_of
@@ -65,7 +64,7 @@ class Roles:
 
     def __post_init__(self) -> None:
         ops = list(self.kernel.walk())
-        self._of_roles = sum(int(decode(op.warps)) for op in ops if isinstance(op, scheduled.RoleOp))
+        self._of_roles = sum(op.warps for op in ops if isinstance(op, scheduled.RoleOp))
         self._next_warp = self.warps
         copies = [op for op in ops if isinstance(op, asynchronous.TensorCopyOp | asynchronous.TensorStoreOp)]
         described = {op: _tensor_map(op, self.kernel.refs.index(_array(op))) for op in copies}
@@ -87,7 +86,7 @@ class Roles:
             for axis, blocks in (("x", self.cluster), ("y", 1), ("z", 1)):
                 _annotate(function, f"cluster_dim_{axis}", blocks)
         if self.region.registers is not None:
-            _annotate(function, "maxnreg", int(decode(self.region.registers)))
+            _annotate(function, "maxnreg", self.region.registers)
 
     @property
     def cluster(self) -> int:
@@ -96,12 +95,12 @@ class Roles:
 
     def barrier(self, builder: Builder, op: scheduled.BarrierOp) -> None:
         """A barrier of a block leaves out the warps of roles."""
-        if op.scope.data == scheduled.CLUSTER:
+        if op.scope == scheduled.CLUSTER:
             hopper.cluster_sync(builder)
-        elif self._of_roles and op.scope.data == scheduled.BLOCK:
+        elif self._of_roles and op.scope == scheduled.BLOCK:
             hopper.barrier_sync(builder, _WITHOUT_ROLES, self.warps * self.lanes)
         else:
-            emit_barrier(builder, op.scope.data)
+            emit_barrier(builder, op.scope)
 
     def run(self, threads: Threads, op: scheduled.RoleOp, emit: Callable[[], None]) -> None:
         """Branch to a role by the number of the warp; `emit` writes what an elected lane of its first warp does, when
@@ -114,9 +113,9 @@ class Roles:
         if unfit or op.working != 1:
             raise CompilerBug(f"a role of {op.working} warps with {', '.join(unfit) or 'nothing unusual'}")
         builder, warp = threads.builder, threads.numbers["warp"]
-        first, count = self._next_warp, int(decode(op.warps))
+        first, count = self._next_warp, op.warps
         self._next_warp += count
-        own, others = builder.append_basic_block(op.role.data), builder.append_basic_block("without_role")
+        own, others = builder.append_basic_block(op.role), builder.append_basic_block("without_role")
         builder.cbranch(builder.icmp_unsigned("<", builder.sub(warp, i32(first)), i32(count)), own, others)
         builder.position_at_end(own)
         for each in op.body.block.ops:
@@ -135,15 +134,15 @@ class Roles:
     def _give_or_take(self, builder: Builder, op: scheduled.SetRegistersOp) -> None:
         if self.region.registers is None:
             raise CompilerBug("registers are released that were never allocated")
-        count = int(decode(op.count))
-        hopper.set_most_registers(builder, count, grows=count > decode(self.region.registers))
+        count = op.count
+        hopper.set_most_registers(builder, count, grows=count > self.region.registers)
 
     def make(self, threads: Threads, op: asynchronous.MbarrierOp, start: Value) -> None:
         """The first thread begins the first phases of barriers in memory."""
         builder = threads.builder
         with builder.if_then(_is_first(threads)):
-            for number in range(int(decode(op.count))):
-                hopper.mbarrier_init(builder, _at(builder, start, i32(number)), int(decode(op.arrivals)))
+            for number in range(op.count):
+                hopper.mbarrier_init(builder, _at(builder, start, i32(number)), op.arrivals)
             hopper.fence_mbarrier_init(builder)
 
     def store(
@@ -176,15 +175,15 @@ class Roles:
         """Wait for a phase of a barrier in memory, or do something that completes one."""
         builder = threads.builder
         symbols = [indices[symbol] for symbol in op.symbols]
-        barrier = _at(builder, memories[op.mbarrier].pointer, _number(builder, op.number.data, symbols))
+        barrier = _at(builder, memories[op.mbarrier].pointer, _number(builder, op.number, symbols))
         match op:
             case asynchronous.ExpectOp():
-                hopper.mbarrier_expect(builder, barrier, i32(int(decode(op.bytes))))
+                hopper.mbarrier_expect(builder, barrier, i32(op.bytes))
             case asynchronous.ArriveOp():
                 self._arrive(threads, op, barrier, symbols)
             case asynchronous.AwaitOp():
                 # The phase before the first, and those before it, count as complete.
-                phase = _number(builder, op.phase.data, symbols)
+                phase = _number(builder, op.phase, symbols)
                 hopper.mbarrier_wait(builder, barrier, builder.and_(phase, i32(1)))
             case tensor_memory.MmaCommitOp():
                 by_one_thread(threads, op, lambda: self._commit(builder, op, barrier))
@@ -199,14 +198,14 @@ class Roles:
         if threads.extents["warp"] % WARPGROUP:
             raise CompilerBug(f"an arrival by warpgroups of {threads.extents['warp']} warps")
         within, lane = builder.urem(threads.numbers["warp"], i32(WARPGROUP)), threads.numbers["lane"]
-        is_everywhere = op.everywhere is not None and self.cluster > 1
+        is_everywhere = op.everywhere and self.cluster > 1
         if is_everywhere:
             is_one_of_them = builder.icmp_unsigned("<", lane, i32(self.cluster))
             arrives = builder.and_(builder.icmp_unsigned("==", within, i32(0)), is_one_of_them)
         else:
             arrives = builder.icmp_unsigned("==", builder.or_(within, lane), i32(0))
         if op.trip is not None:
-            begun = builder.icmp_signed(">=", _number(builder, op.trip.data, symbols), i32(0))
+            begun = builder.icmp_signed(">=", _number(builder, op.trip, symbols), i32(0))
             arrives = builder.and_(arrives, begun)
         with builder.if_then(arrives):
             if is_everywhere:
@@ -215,7 +214,7 @@ class Roles:
                 hopper.mbarrier_arrive(builder, barrier)
 
     def _commit(self, builder: Builder, op: tensor_memory.MmaCommitOp, barrier: Value) -> None:
-        if op.everywhere is not None and self.cluster > 1:
+        if op.everywhere and self.cluster > 1:
             blackwell.tcgen05_commit_to(builder, barrier, self.cluster)
         else:
             blackwell.tcgen05_commit(builder, barrier)
@@ -254,7 +253,7 @@ def _array(op: MoveOp) -> SSAValue:
 def _boxes(op: MoveOp) -> Boxes:
     is_copy = isinstance(op, asynchronous.TensorCopyOp)
     buffer, shared = (op.destination, op.parts) if is_copy else (op.source, None)
-    return boxes_of(op.map.data, tile.ref_type(_array(op)), parsed(tile.ref_type(buffer).layout.data), shared)
+    return boxes_of(op.map, tile.ref_type(_array(op)), parsed(tile.ref_type(buffer).layout.data), shared)
 
 
 def _tensor_map(op: MoveOp, parameter: int) -> TensorMap:
@@ -299,6 +298,6 @@ def _places(
         if rank is not None:
             steps = zip(index, boxes.rank_index, strict=True)
             index = [builder.add(at, builder.mul(rank, i32(step))) if step else at for at, step in steps]
-        coordinates = [evaluated(builder, expression, index, symbols) for expression in op.map.data.results]
+        coordinates = [evaluated(builder, expression, index, symbols) for expression in op.map.results]
         place = builder.gep(buffer, [i32(offset_bytes)], source_etype=ir.IntType(8)) if offset_bytes else buffer
         yield place, coordinates[::-1]

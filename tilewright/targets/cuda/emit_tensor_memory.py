@@ -14,7 +14,7 @@ from xdsl.ir import Operation, SSAValue
 
 from tilewright.cost.warps.products import WARPGROUP
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import array_type, decode, layout_text
+from tilewright.dialects.base import array_type, layout_text
 from tilewright.dialects.scheduled import tensor_memory
 from tilewright.errors import CompilerBug
 from tilewright.layout import Layout
@@ -57,7 +57,7 @@ class TensorMemory:
         """The first warp asks for columns, which are declared at `slot`; the block asks for no more."""
         builder = threads.builder
         with builder.if_then(_is_first_warp(threads)):
-            blackwell.tmem_alloc(builder, slot, int(decode(op.columns)))
+            blackwell.tmem_alloc(builder, slot, op.columns)
             blackwell.tmem_relinquish(builder)
         self._slots[op.result] = slot
 
@@ -82,23 +82,23 @@ class TensorMemory:
             case tensor_memory.TensorAllocOp():
                 self._allocate(threads, op, place_of(op))
             case tensor_memory.TensorStageOp():
-                number = evaluated(builder, op.map.data.results[0], [], [indices[symbol] for symbol in op.symbols])
+                number = evaluated(builder, op.map.results[0], [], [indices[symbol] for symbol in op.symbols])
                 columns = builder.mul(number, i32(_alloc(op.tensor).tile_columns))
                 self._addresses[op.result] = builder.add(self._address(op.tensor), columns)
             case tensor_memory.TensorPartOp():
-                first = int(decode(op.column))
+                first = op.column
                 self._addresses[op.result] = builder.add(self._address(op.tensor), i32(first))
             case tensor_memory.TensorMmaOp():
-                adds = evaluated(builder, op.adds.data.results[0], [], [indices[symbol] for symbol in op.symbols])
+                adds = evaluated(builder, op.adds.results[0], [], [indices[symbol] for symbol in op.symbols])
                 is_added = builder.icmp_signed(">", adds, i32(0))
                 total = self._address(op.accumulator)
                 by_one_thread(threads, op, lambda: _multiply(threads, op, total, memories, is_added))
-            case tensor_memory.TensorFenceOp() if op.side.data == tensor_memory.BEFORE:
+            case tensor_memory.TensorFenceOp() if op.side == tensor_memory.BEFORE:
                 blackwell.tcgen05_fence_before(builder)
             case tensor_memory.TensorFenceOp():
                 blackwell.tcgen05_fence_after(builder)
             case tensor_memory.TensorFreeOp():
-                columns = int(decode(_alloc(op.tensor).columns))
+                columns = _alloc(op.tensor).columns
                 with builder.if_then(_is_first_warp(threads)):
                     blackwell.tmem_dealloc(builder, self._address(op.tensor), columns)
 

@@ -16,7 +16,7 @@ from xdsl.ir import Operation, SSAValue
 
 from tilewright import ops
 from tilewright.dialects import tile
-from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.layout import Layout
@@ -183,12 +183,12 @@ class TileEmitter:
 
     def _full(self, op: tile.FullOp) -> Lazy:
         dtype = array_type(op.result).dtype
-        number = decode(op.value)
+        number = op.value
         constant = ir.Constant(register_form(dtype), float(number) if dtype.is_float else int(number))
         return of_value(dtype, constant)
 
     def _iota(self, op: tile.IotaOp) -> Held:
-        (expression,) = op.map.data.results
+        (expression,) = op.map.results
         layout = layout_of(op.result)
         if layout is not None:
             places = [self._symbol(symbol) for symbol in op.symbols]
@@ -246,14 +246,14 @@ class TileEmitter:
     def _is_grouped(self, op: Operation) -> bool:
         """Whether an operation is computed on vectors: it is many instructions, its operands are in vectors, or the
         chip converts its types two at a time."""
-        if isinstance(op, tile.MapOp) and op.fn.data in _WITH_BRANCHES:
+        if isinstance(op, tile.MapOp) and op.fn in _WITH_BRANCHES:
             return False
         held = [self.tiles[operand] for operand in _tiles(op)]
         if any(isinstance(tile, Fragment) and isinstance(tile.values, Grouped) for tile in held):
             return True
         if any(converts(self.builder, array_type(value).dtype) for value in (*_tiles(op), op.results[0])):
             return True
-        return isinstance(op, tile.MapOp) and (op.fn.data in MATHEMATICS or op.fn.data in _LONG)
+        return isinstance(op, tile.MapOp) and (op.fn in MATHEMATICS or op.fn in _LONG)
 
     def _in_groups(
         self, op: Operation, coordinates: Coordinates, registers: Sequence[tuple[int, dict[Slot, int]]]
@@ -289,15 +289,15 @@ class TileEmitter:
             given = self._register(condition, number, index)
             return self.builder.select(given, self._held(first, number, index), self._held(second, number, index))
         assert isinstance(op, tile.FillPaddingOp)
-        filling = held_constant(self.builder, decode(op.value), array_type(op.result).dtype)
+        filling = held_constant(self.builder, op.value, array_type(op.result).dtype)
         beyond = self._is_beyond(op, index)
         return self.builder.select(beyond, filling, self._held(op.source, number, index))
 
     def _is_beyond(self, op: tile.FillPaddingOp, index: Index) -> Value:
         """Whether an element is padding."""
-        (expression,) = op.map.data.results
+        (expression,) = op.map.results
         place = evaluated(self.builder, expression, index, [self._index_of(s, index) for s in op.symbols])
-        return self.builder.icmp_signed(">=", place, i32(int(op.limit.value.data)))
+        return self.builder.icmp_signed(">=", place, i32(op.limit))
 
     def _rounded(self, value: Value, dtype: DType) -> Value:
         """A computed value as one of its type, in register form."""
@@ -320,7 +320,7 @@ class TileEmitter:
     def _apply(self, op: Operation, index: Index, operands: Sequence[Value]) -> Value:
         dtype = array_type(op.results[0]).dtype
         if isinstance(op, tile.MapOp):
-            return emit_function(self.builder, op.fn.data, array_type(op.operands[-1]).dtype, operands)
+            return emit_function(self.builder, op.fn, array_type(op.operands[-1]).dtype, operands)
         source = array_type(op.operands[0]).dtype
         if isinstance(op, tile.CastOp):
             return emit_cast(self.builder, operands[0], source, dtype)
@@ -329,7 +329,7 @@ class TileEmitter:
             bits = self.builder.bitcast(given, with_element(given.type, load_form(dtype)))
             return widen(self.builder, bits, dtype)
         assert isinstance(op, tile.FillPaddingOp)
-        number = decode(op.value)
+        number = op.value
         filling = ir.Constant(register_form(dtype), float(number) if dtype.is_float else int(number))
         return self.builder.select(self._is_beyond(op, index), filling, operands[0])
 
@@ -348,7 +348,7 @@ class TileEmitter:
             return Lazy(given.dtype, _first, (source,), lambda index: _seen_through(self.builder, op, index))
         if not isinstance(op, tile.BroadcastOp):
             return self._renamed(source, result)
-        layout, axes = self._layout(result), decode(op.axes)
+        layout, axes = self._layout(result), op.axes
         coordinates = Coordinates(self.threads, layout)
         values: dict[int, Value] = {}
         for number, digits in registers_of(coordinates.table):
@@ -364,21 +364,21 @@ class TileEmitter:
         """Each thread combines what it holds; padding counts as the identity."""
         source, dtype = self._fragment(op.operands[0]), array_type(op.results[0]).dtype
         coordinates = Coordinates(self.threads, source.layout)
-        identity = held_constant(self.builder, _identity(op.fn.data, dtype), dtype)
+        identity = held_constant(self.builder, _identity(op.fn, dtype), dtype)
         values = dict(source.values)
         for number, digits in registers_of(coordinates.table):
             inside = coordinates.is_inside(digits)
             if inside is not None:
                 values[number] = self.builder.select(inside, values[number], identity)
         layout = self._layout(op.results[0])
-        combine = self._combination(op.fn.data, dtype)
+        combine = self._combination(op.fn, dtype)
         masked = Fragment(source.layout, dtype, values)
         return Fragment(layout, dtype, emit_relayout.combine_registers(masked, layout, combine))
 
     def _scan(self, op: tile.ScanOp) -> Held:
-        source, fn = self._fragment(op.operands[0]), op.fn.data
+        source, fn = self._fragment(op.operands[0]), op.fn
         identity = held_constant(self.builder, _identity(fn, source.dtype), source.dtype)
-        axis, backwards = int(op.axis.value.data), bool(op.reverse.value.data)
+        axis, backwards = op.axis, bool(op.reverse)
         return scanned(self.threads, source, fn, Line(axis, backwards), identity)
 
     def _combination(self, name: str, dtype: DType) -> emit_relayout.Combine:
@@ -436,7 +436,7 @@ def _tiles(op: Operation) -> list[SSAValue]:
 
 def _is_choice(op: Operation) -> bool:
     """Whether an operation gives one of several elements as it is held: padding, or a narrow float."""
-    if isinstance(op, tile.MapOp) and op.fn.data == "select":
+    if isinstance(op, tile.MapOp) and op.fn == "select":
         return is_packed(array_type(op.results[0]).dtype)
     return isinstance(op, tile.FillPaddingOp)
 
@@ -450,10 +450,10 @@ def _seen_through(builder: Builder, op: Operation, index: Index) -> list[Value]:
     """The index in the operand of a view that an index in its result stands for."""
     source = array_type(op.operands[0]).shape
     if isinstance(op, tile.TransposeOp):
-        order = decode(op.permutation)
+        order = op.permutation
         return [index[order.index(dim)] for dim in range(len(source))]
     if isinstance(op, tile.BroadcastOp):
-        return [i32(0) if size == 1 else index[axis] for size, axis in zip(source, decode(op.axes), strict=True)]
+        return [i32(0) if size == 1 else index[axis] for size, axis in zip(source, op.axes, strict=True)]
     total: Value = i32(0)
     for own, step in zip(index, row_major(array_type(op.results[0]).shape), strict=True):
         total = builder.add(total, builder.mul(own, i32(step)))

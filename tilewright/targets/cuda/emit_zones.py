@@ -14,7 +14,6 @@ from typing import Any
 from llvmlite import ir
 
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import decode
 from tilewright.passes.warps.scheduled_record_zones import COMPUTES
 from tilewright.runtime.zones import (
     EDGE_WORDS,
@@ -42,8 +41,8 @@ class ZoneWriter:
         records = [op for op in kernel.walk() if isinstance(op, scheduled.RecordOp)]
         if not records:
             return ZoneWriter(None)
-        edges = {decode(op.number): op.label.data for op in records if op.number is not None and op.label is not None}
-        roles = {decode(op.section): _role_of(op) for op in records}
+        edges = {op.number: op.label for op in records if op.number is not None and op.label is not None}
+        roles = {op.section: _role_of(op) for op in records}
         words = tile.ref_type(records[0].records).shape[2]
         return ZoneWriter(
             Zones(
@@ -56,11 +55,11 @@ class ZoneWriter:
 
     def emit(self, builder: Builder, op: scheduled.RecordOp, start: Value, is_first: Value) -> None:
         """`start`: of the array; `is_first`: whether this is the thread that notes."""
-        section = int(decode(op.section))
+        section = op.section
         place = _section(builder, op, start)
         notes = builder.zext(is_first, hopper.I32)
         clock = _read(builder, "u64", "clock64")
-        match op.what.data:
+        match op.what:
             case scheduled.OPEN:
                 with builder.goto_entry_block():
                     self._counts[section] = builder.alloca(hopper.I32)
@@ -76,14 +75,14 @@ class ZoneWriter:
 
     def _edge(self, builder: Builder, op: scheduled.RecordOp, place: Value, clock: Value, is_first: Value) -> None:
         """One edge more, which is noted where there is room."""
-        counter = self._counts[int(decode(op.section))]
+        counter = self._counts[op.section]
         count = builder.load(counter, typ=hopper.I32)
         room = (tile.ref_type(op.records).shape[2] - HEADER_WORDS) // EDGE_WORDS
         has_room = builder.icmp_unsigned("<", count, i32(room))
         notes = builder.zext(builder.and_(is_first, has_room), hopper.I32)
         at = builder.gep(place, [builder.mul(count, i32(EDGE_WORDS))], source_etype=hopper.I64)
         assert op.number is not None
-        edge = _wide(2 * int(decode(op.number)) + (op.what.data == tile.END))
+        edge = _wide(2 * op.number + (op.what == tile.END))
         _put(builder, at, HEADER_WORDS, (edge, clock), notes)
         builder.store(builder.add(count, i32(1)), counter)
 
@@ -92,7 +91,7 @@ def _role_of(op: scheduled.RecordOp) -> str:
     around = op.parent_op()
     while around is not None and not isinstance(around, scheduled.RoleOp):
         around = around.parent_op()
-    return COMPUTES if around is None else around.role.data
+    return COMPUTES if around is None else around.role
 
 
 def _wide(value: int) -> Value:
@@ -103,7 +102,7 @@ def _section(builder: Builder, op: scheduled.RecordOp, start: Value) -> Value:
     """The offset of this block's section. All of them are fewer than 2**31 words."""
     _, sections, words = tile.ref_type(op.records).shape
     block = hopper.chip(builder, "read.ptx.sreg.ctaid.x", hopper.I32)
-    words_before = builder.add(builder.mul(block, i32(sections * words)), i32(int(decode(op.section)) * words))
+    words_before = builder.add(builder.mul(block, i32(sections * words)), i32(op.section * words))
     return builder.gep(start, [words_before], source_etype=hopper.I64)
 
 

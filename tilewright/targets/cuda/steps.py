@@ -63,8 +63,8 @@ class _Writer:
 
     def _list_constants(self, block: Block) -> None:
         for op in block.walk():
-            if isinstance(op, array.ConstantOp) and op.resource.data not in self.constants:
-                self.constants.append(op.resource.data)
+            if isinstance(op, array.ConstantOp) and op.resource not in self.constants:
+                self.constants.append(op.resource)
 
     def _list_slots(self) -> None:
         """One for each offset, as large as the largest buffer there."""
@@ -138,7 +138,7 @@ class _Writer:
         return steps
 
     def _call(self, op: array.CallOp) -> list[Step]:
-        name = op.callee.data
+        name = op.callee
         outputs, inputs = iter(op.results), iter(op.operands)
         steps: list[Step] = []
         buffers: list[int] = []

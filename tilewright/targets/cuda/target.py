@@ -35,7 +35,7 @@ class CudaProgram:
     def __init__(self, unit: Unit, stages: dict[str, str]) -> None:
         self.unit = unit
         self._stages = stages
-        with_names = {kernel.sym_name.data: kernel for kernel in unit.kernels()}
+        with_names = {kernel.sym_name: kernel for kernel in unit.kernels()}
         self.kernels: dict[str, KernelCode] = {}
         for name, kernel in with_names.items():
             with unit.timed(name, "emission"), no_collections():

@@ -115,7 +115,7 @@ class DeviceRun(HostSteps[Any]):
         texts = {cores.READER: source.reader, cores.COMPUTE: source.compute, cores.WRITER: source.writer}
         names: dict[str, Any] = {}
         # The text is the compiler's own.
-        exec(compile(source.host, f"<host of {kernel.sym_name.data}>", "exec"), names)
+        exec(compile(source.host, f"<host of {kernel.sym_name}>", "exec"), names)
         describe = names["describe"]
         takes_device = describe.__code__.co_varnames[0] == "device"
         described = describe(*([self._device] if takes_device else []), texts, *arrays)

@@ -55,7 +55,7 @@ def emit_program(kernel: tile.KernelOp, machine: Machine) -> ProgramSource:
     """
     program = next((op for op in kernel.body.block.ops if isinstance(op, cores.ProgramOp)), None)
     if program is None or machine.grid is None:
-        raise CompilerBug(f"`{kernel.sym_name.data}` holds no program for a grid of cores, or {machine.name} is none")
+        raise CompilerBug(f"`{kernel.sym_name}` holds no program for a grid of cores, or {machine.name} is none")
     facts = Facts(kernel, program, machine.grid)
     _check_counts(facts, machine)
     threads = [_source(facts, thread) for thread in program.threads]
@@ -70,8 +70,8 @@ def emit_program(kernel: tile.KernelOp, machine: Machine) -> ProgramSource:
 
 def _source(facts: Facts, thread: cores.ThreadOp) -> ThreadSource:
     rows, columns = facts.program.shape
-    role = thread.role.data
-    title = f"{facts.kernel.sym_name.data}: {_WHAT[role]}, on each of {rows} x {columns} cores."
+    role = thread.role
+    title = f"{facts.kernel.sym_name}: {_WHAT[role]}, on each of {rows} x {columns} cores."
     return (ComputePrinter if thread.computes else MoverPrinter)(facts, thread).source(title)
 
 
@@ -83,6 +83,6 @@ def _check_counts(facts: Facts, machine: Machine) -> None:
     ):
         if found > most:
             raise UnsupportedOnTargetError(
-                f"`{facts.kernel.sym_name.data}` has {found} {what}, and a core of {machine.name} has {most}",
+                f"`{facts.kernel.sym_name}` has {found} {what}, and a core of {machine.name} has {most}",
                 help="split the kernel",
             )

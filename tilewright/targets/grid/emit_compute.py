@@ -19,7 +19,7 @@ from tilewright.dialects import cores, tile
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
 from tilewright.targets.grid.emit_expressions import Value, add, constant, multiply
 from tilewright.targets.grid.emit_functions import Call, Operand, Register, bits_calls, calls_of, cast_calls, fold_calls
-from tilewright.targets.grid.emit_thread import Facts, ThreadPrinter, ThreadSource, following, number_of
+from tilewright.targets.grid.emit_thread import Facts, ThreadPrinter, ThreadSource, following
 
 _VERBS = {"add": "add", "subtract": "sub", "multiply": "mul"}
 _BROADCASTS = {cores.ROW: "rows", cores.COLUMN: "cols", cores.SCALAR: "scalar"}
@@ -108,7 +108,7 @@ class ComputePrinter(ThreadPrinter):
             case cores.ConfigureOp():
                 self._print_configure(op)
             case cores.RegistersOp():
-                self.line(f"tile_regs_{_STEPS[op.step.data]}();")
+                self.line(f"tile_regs_{_STEPS[op.step]}();")
             case cores.CopyOp():
                 self._print_copy(op)
             case cores.TilizeOp():
@@ -136,7 +136,7 @@ class ComputePrinter(ThreadPrinter):
         for each in op.body.walk():
             if isinstance(each, cores.MapOp | cores.CastOp | cores.FoldOp):
                 inits |= {call.init for call in self._vector_calls(each)}
-            elif isinstance(each, cores.ConfigureOp) and each.unit.data == cores.MATRIX:
+            elif isinstance(each, cores.ConfigureOp) and each.unit == cores.MATRIX:
                 self._matrix = _unique(*self._matrix, _prepares(each))
             elif isinstance(each, cores.UntilizeOp) and _is_prepared_inside(op):
                 self._rows = each.queue
@@ -158,7 +158,7 @@ class ComputePrinter(ThreadPrinter):
     # ---- states -----------------------------------------------------------------------------------------------------
 
     def _print_configure(self, op: cores.ConfigureOp) -> None:
-        unit, state = op.unit.data, op.state.data
+        unit, state = op.unit, op.state
         match unit:
             case cores.UNPACK_A | cores.UNPACK_B | cores.PACK:
                 self._print_format(op)
@@ -170,7 +170,7 @@ class ComputePrinter(ThreadPrinter):
                 self._print_edges(op)
 
     def _print_format(self, op: cores.ConfigureOp) -> None:
-        unit, state = op.unit.data, op.state.data
+        unit, state = op.unit, op.state
         if unit == cores.PACK:
             self._end_states_of_pack(op)
         if unit == cores.PACK and self._rows is not None:
@@ -193,12 +193,12 @@ class ComputePrinter(ThreadPrinter):
         self.line(f"{calls[unit]}({self.queue(queue)});")
 
     def _print_edges(self, op: cores.ConfigureOp) -> None:
-        state = op.state.data
+        state = op.state
         self._edges = state if state in _REDUCED else cores.NONE
         self.includes["api/compute/reduce.h"] = None
         if self._edges == cores.NONE:
             self.line("PACK((llk_pack_reduce_mask_clear()));")
-        elif not all(isinstance(each, cores.ReduceOp) and each.along.data == state for each in self._matrix):
+        elif not all(isinstance(each, cores.ReduceOp) and each.along == state for each in self._matrix):
             self._print_mask(op)
 
     def _print_mask(self, op: Operation) -> None:
@@ -210,7 +210,7 @@ class ComputePrinter(ThreadPrinter):
 
     def _user_of(self, op: cores.ConfigureOp) -> SSAValue:
         """The queue that the next operation uses a unit for, in the state that it is given."""
-        unit, state = op.unit.data, op.state.data
+        unit, state = op.unit, op.state
         user = following(op, lambda each: cores.states_of(each).get(unit) == state)
         match user:
             case cores.PackOp():
@@ -237,8 +237,8 @@ class ComputePrinter(ThreadPrinter):
             case cores.MatmulOp():
                 rows, columns, _ = user.block_shape
                 self.includes["api/compute/matmul.h"] = None
-                arguments = [self.queue(user.left), self.queue(user.right), str(int(user.transpose is not None))]
-                arguments += [str(each) for each in (columns, rows, number_of(user.left_stride))]
+                arguments = [self.queue(user.left), self.queue(user.right), str(int(user.transpose))]
+                arguments += [str(each) for each in (columns, rows, user.left_stride)]
                 self.line(f"matmul_block_init({', '.join(arguments)});")
             case cores.ReduceOp():
                 self._prepare_reduce(user)
@@ -260,7 +260,7 @@ class ComputePrinter(ThreadPrinter):
         elif isinstance(before, cores.TilizeOp):
             self.line(f"tilize_uninit({self.queue(before.queue)}, {self._packed_to(before)});")
         elif isinstance(before, cores.CopyOp) and _is_broadcast(before):
-            kind = _BROADCAST_TYPES[before.broadcast.data]
+            kind = _BROADCAST_TYPES[before.broadcast]
             self.line(f"unary_bcast_uninit<BroadcastType::{kind}>({self.queue(before.queue)});")
 
     def _print_last_ends(self) -> None:
@@ -289,40 +289,40 @@ class ComputePrinter(ThreadPrinter):
 
     def _prepare_copy(self, op: cores.CopyOp) -> None:
         queue = self.queue(op.queue)
-        if op.transpose is not None:
-            if op.broadcast.data != cores.NONE:
+        if op.transpose:
+            if op.broadcast != cores.NONE:
                 raise UnsupportedOnTargetError(
                     "a tile is not transposed and broadcast at once", help="transpose it into a tile of its own first"
                 )
             self.includes["api/compute/transpose.h"] = None
             self.line(f"transpose_init({queue});")
-        elif op.broadcast.data == cores.NONE:
+        elif op.broadcast == cores.NONE:
             self.includes["api/compute/tile_move_copy.h"] = None
             self.line(f"copy_init({queue});")
         else:
             self.includes["api/compute/bcast.h"] = None
-            self.line(f"unary_bcast_init<BroadcastType::{_BROADCAST_TYPES[op.broadcast.data]}>({queue});")
+            self.line(f"unary_bcast_init<BroadcastType::{_BROADCAST_TYPES[op.broadcast]}>({queue});")
 
     def _prepare_binary(self, op: cores.BinaryOp) -> None:
-        queues, verb = f"{self.queue(op.left)}, {self.queue(op.right)}", _VERBS[op.fn.data]
-        if op.broadcast.data != cores.NONE:
-            if op.accumulates is not None:
+        queues, verb = f"{self.queue(op.left)}, {self.queue(op.right)}", _VERBS[op.fn]
+        if op.broadcast != cores.NONE:
+            if op.accumulates:
                 raise UnsupportedOnTargetError(
-                    f"`{op.fn.data}` with a broadcast is not added to a register", help="add it by the vector unit"
+                    f"`{op.fn}` with a broadcast is not added to a register", help="add it by the vector unit"
                 )
             self.includes["api/compute/bcast.h"] = None
-            self.line(f"{verb}_bcast_{_BROADCASTS[op.broadcast.data]}_init({queues});")
+            self.line(f"{verb}_bcast_{_BROADCASTS[op.broadcast]}_init({queues});")
             return
         self.includes["api/compute/eltwise_binary.h"] = None
         # Products are added to registers whatever is asked for: those that were acquired are zero.
-        accumulates = ", true" if op.accumulates is not None else ""
+        accumulates = ", true" if op.accumulates else ""
         self.line(f"{verb}_init({queues}{accumulates});")
 
     def _prepare_reduce(self, op: cores.ReduceOp) -> None:
         self.includes["api/compute/reduce.h"] = None
         out = self._packed_to(op)
         queue, scaler = self.queue(op.queue), self.queue(op.scaler)
-        swaps = op.fn.data == "add" and op.along.data == cores.ROW
+        swaps = op.fn == "add" and op.along == cores.ROW
         if swaps and cores.queue_type(op.queue).format != cores.queue_type(op.scaler).format:
             # Sums along rows are products with the scaler, which is the first operand there.
             self.includes["api/compute/reconfig_data_format.h"] = None
@@ -330,7 +330,7 @@ class ComputePrinter(ThreadPrinter):
         self.line(f"reduce_init<{_reduction(op)}>({queue}, {scaler}, {out});")
 
     def _print_vector(self, op: cores.ConfigureOp) -> None:
-        user = following(op, lambda each: cores.states_of(each).get(cores.VECTOR) == op.state.data)
+        user = following(op, lambda each: cores.states_of(each).get(cores.VECTOR) == op.state)
         calls = self._vector_calls(user) if user is not None else []
         inits = {call.init for call in calls}
         if len(inits) == 1 and inits != {self._vector}:
@@ -345,9 +345,9 @@ class ComputePrinter(ThreadPrinter):
 
     def _print_copy(self, op: cores.CopyOp) -> None:
         queue = self.queue(op.queue)
-        call = "copy_tile" if op.transpose is None else "transpose_tile"
-        if op.broadcast.data != cores.NONE:
-            call = f"unary_bcast<BroadcastType::{_BROADCAST_TYPES[op.broadcast.data]}>"
+        call = "copy_tile" if not op.transpose else "transpose_tile"
+        if op.broadcast != cores.NONE:
+            call = f"unary_bcast<BroadcastType::{_BROADCAST_TYPES[op.broadcast]}>"
         with self.loops((len(op.slots),)) as (index,):
             (at,) = self.map(op.at, op.symbols, [index])
             self.line(f"{call}({queue}, {at.text}, {_slot(op, index)});")
@@ -358,8 +358,8 @@ class ComputePrinter(ThreadPrinter):
         self.line(f"tilize_rows({self.queue(op.queue)}, {len(op.slots)}, {at.text}, {op.slots.start});")
 
     def _print_binary(self, op: cores.BinaryOp) -> None:
-        broadcast = "" if op.broadcast.data == cores.NONE else f"_bcast_{_BROADCASTS[op.broadcast.data]}"
-        call = f"{_VERBS[op.fn.data]}_tiles{broadcast}"
+        broadcast = "" if op.broadcast == cores.NONE else f"_bcast_{_BROADCASTS[op.broadcast]}"
+        call = f"{_VERBS[op.fn]}_tiles{broadcast}"
         left, right = self.queue(op.left), self.queue(op.right)
         with self.loops((len(op.slots),)) as (index,):
             (left_at,) = self.map(op.left_at, op.symbols, [index])
@@ -368,19 +368,19 @@ class ComputePrinter(ThreadPrinter):
 
     def _print_matmul(self, op: cores.MatmulOp) -> None:
         rows, columns, depth = op.block_shape
-        left_stride, right_stride = number_of(op.left_stride), number_of(op.right_stride)
+        left_stride, right_stride = op.left_stride, op.right_stride
         left, right = self.queue(op.left), self.queue(op.right)
         (left_at,) = self.map(op.left_at, op.symbols)
         (right_at,) = self.map(op.right_at, op.symbols)
         with self.loops((depth,)) as (step,):
             places = [add(left_at, step).text, add(right_at, multiply(step, constant(right_stride))).text]
-            shape = [int(op.transpose is not None), columns, rows, left_stride]
+            shape = [int(op.transpose), columns, rows, left_stride]
             arguments = [left, right, *places, str(op.slots.start), *map(str, shape)]
             self.line(f"matmul_block({', '.join(arguments)});")
 
     def _print_reduce(self, op: cores.ReduceOp) -> None:
         queue, scaler = self.queue(op.queue), self.queue(op.scaler)
-        with self.loops((number_of(op.pages),)) as (page,):
+        with self.loops((op.pages,)) as (page,):
             (at,) = self.map(op.at, op.symbols, [page])
             self.line(f"reduce_tile<{_reduction(op)}>({queue}, {scaler}, {at.text}, 0, {op.slots.start});")
 
@@ -390,19 +390,19 @@ class ComputePrinter(ThreadPrinter):
         wide = self.facts.wide
         match op:
             case cores.MapOp():
-                numbers = [float(each.value.data) for each in op.numbers.data]
+                numbers = [float(each) for each in op.numbers]
                 operands: list[Operand] = [Register(n) if n >= 0 else numbers[-1 - n] for n in op.operand_numbers]
                 _keep_apart(op, [each.number for each in operands if isinstance(each, Register)])
-                dtype, spare = dtypes.by_name(op.dtype.data), self._spare_register(len(op.slots))
-                return calls_of(op.fn.data, dtype, operands, op.slots.start, wide, spare)
+                dtype, spare = dtypes.by_name(op.dtype), self._spare_register(len(op.slots))
+                return calls_of(op.fn, dtype, operands, op.slots.start, wide, spare)
             case cores.CastOp():
-                source = number_of(op.source)
+                source = op.source
                 _keep_apart(op, [source])
-                if op.bits is not None:
+                if op.bits:
                     return bits_calls(Register(source), op.slots.start)
-                return cast_calls(Register(source), op.from_type.data, op.to_type.data, op.slots.start, wide)
+                return cast_calls(Register(source), op.from_type, op.to_type, op.slots.start, wide)
             case cores.FoldOp():
-                return fold_calls(op.fn.data, op.along.data, dtypes.by_name(op.dtype.data), op.slots.start, wide)
+                return fold_calls(op.fn, op.along, dtypes.by_name(op.dtype), op.slots.start, wide)
             case _:
                 raise CompilerBug(f"{op.name} is not of the vector unit")
 
@@ -465,17 +465,17 @@ def _sources(op: _Matrix) -> Sequence[SSAValue]:
 
 def _prepares(op: cores.ConfigureOp) -> _Matrix | None:
     """The operation that a state of the matrix unit is for: the next one that needs it."""
-    user = following(op, lambda each: cores.states_of(each).get(cores.MATRIX) == op.state.data)
+    user = following(op, lambda each: cores.states_of(each).get(cores.MATRIX) == op.state)
     return user if isinstance(user, _Matrix) else None
 
 
 def _is_prepared_inside(op: tile.ForOp) -> bool:
     """Whether pack is prepared for something in a loop."""
-    return any(isinstance(each, cores.ConfigureOp) and each.unit.data == cores.PACK for each in op.body.walk())
+    return any(isinstance(each, cores.ConfigureOp) and each.unit == cores.PACK for each in op.body.walk())
 
 
 def _is_broadcast(op: _Matrix | None) -> bool:
-    return isinstance(op, cores.CopyOp) and op.broadcast.data != cores.NONE
+    return isinstance(op, cores.CopyOp) and op.broadcast != cores.NONE
 
 
 def _is_at_start(op: cores.ConfigureOp) -> bool:
@@ -484,14 +484,14 @@ def _is_at_start(op: cores.ConfigureOp) -> bool:
     while before is not None:
         if not isinstance(before, cores.ConfigureOp | cores.RegistersOp | cores.QueueStepOp):
             return False
-        if isinstance(before, cores.ConfigureOp) and before.unit.data == op.unit.data:
+        if isinstance(before, cores.ConfigureOp) and before.unit == op.unit:
             return False
         before = before.prev_op
     return isinstance(op.parent_op(), cores.ThreadOp)
 
 
 def _reduction(op: cores.ReduceOp) -> str:
-    return f"PoolType::{_POOLS[op.fn.data]}, ReduceDim::{_REDUCED[op.along.data]}"
+    return f"PoolType::{_POOLS[op.fn]}, ReduceDim::{_REDUCED[op.along]}"
 
 
 def _keep_apart(op: cores.RegisterOp, operands: Sequence[int]) -> None:

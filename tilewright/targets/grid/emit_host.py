@@ -14,7 +14,7 @@ from tilewright.dialects import cores, tile
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.layout.catalogue.device_tiles import FORMATS, TileFormat
 from tilewright.targets.grid.emit_movers import scratch_bytes
-from tilewright.targets.grid.emit_thread import Facts, ThreadSource, number_of
+from tilewright.targets.grid.emit_thread import Facts, ThreadSource
 
 _FORMATS = {
     "f32": "ttnn.float32",
@@ -82,7 +82,7 @@ def host_text(facts: Facts, threads: Sequence[ThreadSource]) -> str:
 
 def _title(facts: Facts) -> list[str]:
     rows, columns = facts.program.shape
-    title = f'"""`{facts.kernel.sym_name.data}` on {rows} x {columns} cores.'
+    title = f'"""`{facts.kernel.sym_name}` on {rows} x {columns} cores.'
     placed = [
         f"`{name}` is {'by rows' if cores.is_by_rows(ref) else f'in {place}, shards in tiles and their cores'}."
         for ref, name in facts.array_names.items()
@@ -106,7 +106,7 @@ def _body(facts: Facts, threads: Sequence[ThreadSource], names: Sequence[str]) -
             size = scratch_bytes(facts)
             lines.append(f"    queue({number}, ttnn.uint32, {size}, 1),  # cb_scratch of the {thread.role}")
     semaphores = [
-        f"    ttnn.SemaphoreDescriptor(id={number}, core_ranges=CORES, initial_value={number_of(op.initial)}),"
+        f"    ttnn.SemaphoreDescriptor(id={number}, core_ranges=CORES, initial_value={op.initial}),"
         f"  # {facts.semaphore_names[op.result]}"
         for number, op in enumerate(facts.program.semaphores)
     ]

@@ -8,7 +8,6 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from tilewright.dialects import cores
-from tilewright.dialects.base import decode
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.semantics.cores.line_steps import merges
@@ -47,8 +46,8 @@ def print_scan(printer: MoverPrinter, op: cores.ScanOp) -> None:
     """Element after element of each line, in its order."""
     format = _format(op)
     printer.helpers |= {IN_TILE: None, LOAD: None, STORE: None}
-    element, lanes, axis = _element(op, 0), op.lanes, int(decode(op.axis))
-    length, by_key = lanes[axis], op.fn.data in ("maximum", "minimum")
+    element, lanes, axis = _element(op, 0), op.lanes, op.axis
+    length, by_key = lanes[axis], op.fn in ("maximum", "minimum")
     number, value_of, bits_of = _NUMBERS[format]
     lines = _lines(op)
     with printer.block("") if prod(lines) == 1 else nullcontext(), printer.loops(lines) as dims:
@@ -56,10 +55,10 @@ def print_scan(printer: MoverPrinter, op: cores.ScanOp) -> None:
             printer.line("uint32_t total = 0;")
             printer.line("uint32_t best = 0;")
         else:
-            printer.line(f"{number} total = {_COMBINE[op.fn.data][1]};")
+            printer.line(f"{number} total = {_COMBINE[op.fn][1]};")
         with printer.loops((length,)) as (step,):
             index = step
-            if op.reverse.value.data:
+            if op.reverse:
                 index = add(constant(length - 1), multiply(constant(-1), step))
             page, place = printer.named_place(
                 lanes, *_sides(op), [index if d == axis else n for d, n in enumerate(dims)]
@@ -67,10 +66,10 @@ def print_scan(printer: MoverPrinter, op: cores.ScanOp) -> None:
             source = f"{printer.place(op.sources[0], page, 'read')} + {place} * sizeof({element})"
             printer.line(f"const uint32_t bits = load<{element}>({source});")
             if by_key:
-                _print_best(printer, op.fn.data, format, step)
+                _print_best(printer, op.fn, format, step)
                 result = "total"
             else:
-                printer.line(f"total {_COMBINE[op.fn.data][0]}= {value_of.format('bits')};")
+                printer.line(f"total {_COMBINE[op.fn][0]}= {value_of.format('bits')};")
                 result = bits_of.format("total")
                 if "rounded" in result:
                     printer.helpers[ROUNDED_BFLOAT] = None
@@ -93,7 +92,7 @@ def print_sort(printer: MoverPrinter, op: cores.SortOp) -> None:
     format, count = _format(op), len(op.sources)
     elements = [_element(op, number) for number in range(count)]
     printer.helpers |= {IN_TILE: None, LOAD: None, STORE: None}
-    lanes, axis = op.lanes, int(decode(op.axis))
+    lanes, axis = op.lanes, op.axis
     length = lanes[axis]
     # After the last pass the elements are where they should be.
     ends = [op.queues, op.scratch] if merges(length) % 2 else [op.scratch, op.queues]
@@ -117,7 +116,7 @@ def print_sort(printer: MoverPrinter, op: cores.SortOp) -> None:
 
 
 def _print_merges(printer: MoverPrinter, op: cores.SortOp, elements: Sequence[str], length: int) -> None:
-    before = ">" if op.descending.value.data else "<"
+    before = ">" if op.descending else "<"
     with printer.block(f"for (uint32_t half = 1; half < {length}; half *= 2)"):
         with printer.block(f"for (uint32_t begin = 0; begin < {length}; begin += 2 * half)"):
             for name, distance in (("middle", "half"), ("end", "2 * half")):
@@ -163,9 +162,9 @@ def _element(op: cores.LinesOp, number: int) -> str:
 
 
 def _sides(op: cores.LinesOp) -> tuple[int, int]:
-    return int(decode(op.rows)), int(decode(op.columns))
+    return op.rows, op.columns
 
 
 def _lines(op: cores.LinesOp) -> list[int]:
     """The extents of a tile without those along its lines."""
-    return [1 if d == int(decode(op.axis)) else size for d, size in enumerate(op.lanes)]
+    return [1 if d == op.axis else size for d, size in enumerate(op.lanes)]

@@ -18,7 +18,7 @@ import numpy as np
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import cores, tile
-from tilewright.dialects.base import decode, dtype_of
+from tilewright.dialects.base import dtype_of
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.layout.catalogue.device_tiles import FACE, TILE, TileFormat
 from tilewright.semantics.cores.tile_formats import format_of
@@ -50,7 +50,7 @@ from tilewright.targets.grid.emit_mover_helpers import (
     ZERO_PAGE,
 )
 from tilewright.targets.grid.emit_rows import rows_call
-from tilewright.targets.grid.emit_thread import Facts, ThreadPrinter, ThreadSource, number_of
+from tilewright.targets.grid.emit_thread import Facts, ThreadPrinter, ThreadSource
 
 _CONVERSIONS = {"f32": ("float_bits", FLOAT_BITS), "bf16": ("bfloat16_bits", BFLOAT_BITS)}
 _SCRATCH = "cb_scratch"
@@ -105,8 +105,8 @@ class MoverPrinter(ThreadPrinter):
             self.helpers = {constants: None} | self.helpers
         noc = self.thread.noc
         return ThreadSource(
-            role=self.thread.role.data,
-            noc=None if noc is None else int(noc.value.data),
+            role=self.thread.role,
+            noc=None if noc is None else noc,
             text=self.text(title, declarations),
             arrays=tuple(list(facts.array_names).index(array) for array in self._arrays),
             needs_cores=self._needs_cores,
@@ -116,7 +116,7 @@ class MoverPrinter(ThreadPrinter):
 
     def _scratch_number(self) -> int:
         """Queues of threads for themselves come after those of the program."""
-        return len(self.facts.program.queues) + cores.ROLES.index(self.thread.role.data)
+        return len(self.facts.program.queues) + cores.ROLES.index(self.thread.role)
 
     # ---- operations -------------------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class MoverPrinter(ThreadPrinter):
             case cores.SendOp():
                 self._print_send(op)
             case cores.BarrierOp():
-                self.line(f"noc_async_{op.of.data}_barrier();")
+                self.line(f"noc_async_{op.of}_barrier();")
             case cores.GenerateOp():
                 self._print_generate(op)
             case _:
@@ -166,10 +166,10 @@ class MoverPrinter(ThreadPrinter):
     def _print_semaphore(self, op: Operation) -> None:
         match op:
             case cores.SemaphoreSetOp():
-                self.line(f"noc_semaphore_set({self._local(op.semaphore)}, {number_of(op.value)});")
+                self.line(f"noc_semaphore_set({self._local(op.semaphore)}, {op.value});")
             case cores.SemaphoreWaitOp():
-                suffix = "_min" if op.at_least is not None else ""
-                self.line(f"noc_semaphore_wait{suffix}({self._local(op.semaphore)}, {number_of(op.value)});")
+                suffix = "_min" if op.at_least else ""
+                self.line(f"noc_semaphore_wait{suffix}({self._local(op.semaphore)}, {op.value});")
             case cores.SemaphoreIncrementOp():
                 self._print_increment(op)
             case cores.SemaphoreMulticastOp():
@@ -210,7 +210,7 @@ class MoverPrinter(ThreadPrinter):
             inside = _inside(coordinates, grid)
             call = f"noc_async_{'read' if fetches else 'write'}_page({flat(coordinates, grid).text}, {name}, {place});"
             zeros = None
-            if isinstance(op, cores.FetchOp) and op.zeros is not None and inside != "true":
+            if isinstance(op, cores.FetchOp) and op.zeros and inside != "true":
                 self.helpers[ZERO_PAGE] = None
                 zeros = f"zero_page({place}, {self.page_bytes(op.queue)});"
             self._print_guarded(inside, call, zeros)
@@ -225,7 +225,7 @@ class MoverPrinter(ThreadPrinter):
 
     def _print_pad(self, op: cores.PadOp) -> None:
         format = cores.queue_type(op.queue).tile_format
-        element, fill = _element_type(format, op), _bits(float(op.fill.value.data), format)
+        element, fill = _element_type(format, op), _bits(float(op.fill), format)
         shape = tile.ref_type(op.array).shape
         *before, height, width = (*(1,) * (2 - len(shape)), *shape)
         printed = len(self.lines)
@@ -278,7 +278,7 @@ class MoverPrinter(ThreadPrinter):
             return
         self.helpers[READ_ELEMENT.format(piece=self.facts.grid.dram_alignment_bytes)] = None
         if op.fill is not None:
-            self._print_beyond(op, element, _bits(float(op.fill.value.data), format))
+            self._print_beyond(op, element, _bits(float(op.fill), format))
         with self.block(""):
             self.line("Piece held;")
             with self.loops(op.lanes) as dims:
@@ -286,12 +286,12 @@ class MoverPrinter(ThreadPrinter):
 
     def _print_beyond(self, op: cores.GatherOp, element: str, fill: str) -> None:
         """Store a number to what pages hold beyond a tile."""
-        sizes = [op.lanes[d] if d >= 0 else 1 for d in (number_of(op.rows), number_of(op.columns))]
+        sizes = [op.lanes[d] if d >= 0 else 1 for d in (op.rows, op.columns)]
         if all(size % TILE == 0 for size in sizes):
             return
         self.helpers |= {FILL_RUN: None, PAD_PAGE: None}
         tall, wide = (-(-size // TILE) for size in sizes)
-        others = [n for d, n in enumerate(op.lanes) if d not in (number_of(op.rows), number_of(op.columns))]
+        others = [n for d, n in enumerate(op.lanes) if d not in (op.rows, op.columns)]
         (at,) = self.map(op.at, op.symbols)
         with self.loops((prod(others), tall, wide)) as (outer, row, column):
             page = add(at, flat([outer, row, column], [prod(others), tall, wide]))
@@ -302,18 +302,18 @@ class MoverPrinter(ThreadPrinter):
     def _print_rearrange(self, op: cores.RearrangeOp) -> None:
         element = _element_type(cores.queue_type(op.queue).tile_format, op)
         self.helpers |= {IN_TILE: None, LOAD: None, STORE: None}
-        with self.loops(decode(op.extents)) as dims:
+        with self.loops(op.extents) as dims:
             source, place = self.map(op.source_map, [], dims), self.map(op.map, [], dims)
-            shape = decode(op.source_shape)
-            there = self.named_place(shape, number_of(op.source_rows), number_of(op.source_columns), source, "source_")
-            here = self.named_place(decode(op.shape), number_of(op.rows), number_of(op.columns), place)
+            shape = op.source_shape
+            there = self.named_place(shape, op.source_rows, op.source_columns, source, "source_")
+            here = self.named_place(op.shape, op.rows, op.columns, place)
             from_bytes = f"{self.place(op.source, there[0], 'read')} + {there[1]} * sizeof({element})"
             to_bytes = f"{self.place(op.queue, here[0], 'write')} + {here[1]} * sizeof({element})"
             self.line(f"store({to_bytes}, load<{element}>({from_bytes}));")
 
     def _print_lane(self, op: cores.GatherOp | cores.ScatterOp, dims: Sequence[Value], element: str) -> None:
         array, ref = self._array(op.array), tile.ref_type(op.array)
-        page, place = self.named_place(op.lanes, number_of(op.rows), number_of(op.columns), dims)
+        page, place = self.named_place(op.lanes, op.rows, op.columns, dims)
         (at,) = self.map(op.at, op.symbols)
         end = "write" if isinstance(op, cores.GatherOp) else "read"
         self.line(f"const uint32_t here = {self.place(op.queue, add(at, page), end)} + {place} * sizeof({element});")
@@ -338,7 +338,7 @@ class MoverPrinter(ThreadPrinter):
             self._print_guarded(inside, call, None)
             return
         call = f"store(here, read_element<{element}>({there}, {scratch}, held));"
-        fill = None if op.fill is None else _bits(float(op.fill.value.data), cores.queue_type(op.queue).tile_format)
+        fill = None if op.fill is None else _bits(float(op.fill), cores.queue_type(op.queue).tile_format)
         self._print_guarded(inside, call, None if fill is None else f"store<{element}>(here, {fill});")
 
     def named_place(
@@ -374,10 +374,10 @@ class MoverPrinter(ThreadPrinter):
             self._print_fill(op, format, element)
             return
         self.helpers |= {IN_TILE: None, STORE: None}
-        with self.loops((number_of(op.count), TILE, TILE)) as (page, row, column):
+        with self.loops((op.count, TILE, TILE)) as (page, row, column):
             (number,) = self.map(op.map, op.symbols, [row, column, page])
             text = self._chosen(number, op, format) if op.choice is not None else self._converted(number, format, op)
-            if op.face_rows is not None:
+            if op.face_rows:
                 text = f"{row.text} % 16 == 0 ? {f'({text})' if ' ? ' in text else text} : 0"
             place = f"{self.place(op.queue, page, 'write')} + {in_tile(row, column)} * sizeof({element})"
             self.line(f"store<{element}>({place}, {text});")
@@ -388,17 +388,17 @@ class MoverPrinter(ThreadPrinter):
         bits = self._converted(number, format, op)
         self.helpers |= {STORE: None, FILL_RUN: None}
         place = self.place(op.queue, constant(0), "write")
-        whole = "0" if op.face_rows is not None else bits
-        self.line(f"fill_run<{element}>({place}, {number_of(op.count) * TILE * TILE}, {whole});")
-        if op.face_rows is None:
+        whole = "0" if op.face_rows else bits
+        self.line(f"fill_run<{element}>({place}, {op.count * TILE * TILE}, {whole});")
+        if not op.face_rows:
             return
-        with self.loops((number_of(op.count) * TILE * TILE // FACE**2,)) as (face,):
+        with self.loops((op.count * TILE * TILE // FACE**2,)) as (face,):
             offset = multiply(face, Value(f"{FACE * FACE} * sizeof({element})", 1, 1 << 12))
             self.line(f"fill_run<{element}>({place} + {offset.text}, {FACE}, {bits});")
 
     def _chosen(self, number: Value, op: cores.GenerateOp, format: TileFormat) -> str:
         """The bits of one of two numbers."""
-        choice = [] if op.choice is None else [float(each.value.data) for each in op.choice.data]
+        choice = [] if op.choice is None else [float(each) for each in op.choice]
         limit, below, otherwise = choice
         if number.high < limit:
             return _bits(below, format)
@@ -427,7 +427,7 @@ class MoverPrinter(ThreadPrinter):
         (at,) = self.map(op.at, op.symbols)
         rectangle = self.map(op.rectangle, op.symbols)
         here = self.place(op.queue, at, "write")
-        size = self._size(op.queue, number_of(op.pages))
+        size = self._size(op.queue, op.pages)
         call = f"noc_async_write_multicast({here}, {self._rectangle(rectangle, here)}, {size}, {{}});"
         self._print_to_others(rectangle, call)
 
@@ -477,7 +477,7 @@ class MoverPrinter(ThreadPrinter):
         (at,) = self.map(op.at, op.symbols)
         (to,) = self.map(op.to, op.symbols)
         there = self._core_address(self.map(op.core, op.symbols), self.place(op.destination, to, "write"))
-        size = self._size(op.source, number_of(op.pages))
+        size = self._size(op.source, op.pages)
         self.line(f"noc_async_write({self.place(op.source, at, 'read')}, {there}, {size});")
 
     def _print_increment(self, op: cores.SemaphoreIncrementOp) -> None:
@@ -486,7 +486,7 @@ class MoverPrinter(ThreadPrinter):
             self.line("noc_async_write_barrier();")
             self._pending = False
         there = self._core_address(self.map(op.core, op.symbols), self._semaphore(op.semaphore))
-        self.line(f"noc_semaphore_inc({there}, {number_of(op.value)});")
+        self.line(f"noc_semaphore_inc({there}, {op.value});")
 
     def _core_address(self, core: Sequence[Value], address: str) -> str:
         self._needs_cores = True
@@ -555,7 +555,7 @@ def _pending_after_op(op: Operation, before: bool) -> bool:
     match op:
         case _ if isinstance(op, _WRITES):
             return True
-        case cores.BarrierOp() if op.of.data == cores.WRITE:
+        case cores.BarrierOp() if op.of == cores.WRITE:
             return False
         case cores.IfOp():
             return _pending_after(op.then.block, before) or _pending_after(op.otherwise.block, before)

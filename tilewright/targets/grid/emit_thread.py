@@ -11,8 +11,8 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from xdsl.dialects.builtin import AffineMapAttr, IntegerAttr
 from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir.affine import AffineMap
 
 from tilewright.cached import cached_property
 from tilewright.dialects import cores, tile
@@ -67,7 +67,7 @@ class Facts:
 
     @property
     def wide(self) -> bool:
-        return self.program.wide is not None
+        return self.program.wide
 
 
 def _choose(chosen: dict[SSAValue, str], value: SSAValue, fallback: str, prefix: str = "") -> None:
@@ -187,10 +187,10 @@ class ThreadPrinter:
         row, column = (self.value(each) for each in self.facts.program.body.block.args)
         return row, column
 
-    def map(self, map: AffineMapAttr, symbols: Sequence[SSAValue | Value], dims: Sequence[Value] = ()) -> list[Value]:
+    def map(self, map: AffineMap, symbols: Sequence[SSAValue | Value], dims: Sequence[Value] = ()) -> list[Value]:
         """The value of a map, by names."""
         known = [self.value(each) if isinstance(each, SSAValue) else each for each in symbols]
-        found = results(map.data, dims, known)
+        found = results(map, dims, known)
         if any(each.divides for each in found):
             self.helpers[FLOOR_DIVIDE] = None
         return found
@@ -220,7 +220,7 @@ class ThreadPrinter:
             case tile.PrintOp():
                 self.includes["api/debug/dprint.h"] = None
                 names = [self.queue(each) for each in op.arguments]
-                label = _escaped(op.label.data).replace("{", "{{").replace("}", "}}")
+                label = _escaped(op.label).replace("{", "{{").replace("}", "}}")
                 text = "".join([label, *(" queue {}" for _ in names)]).strip()
                 self.line(f"DPRINT({', '.join([chr(34) + text + chr(92) + 'n' + chr(34), *names])});")
             case cores.EndOp() | tile.YieldOp():
@@ -230,7 +230,7 @@ class ThreadPrinter:
 
     def print_own(self, op: Operation) -> None:
         """Print an operation that only this kind of thread has."""
-        raise CompilerBug(f"{op.name} has no form in C++ in the thread `{self.thread.role.data}`")
+        raise CompilerBug(f"{op.name} has no form in C++ in the thread `{self.thread.role}`")
 
     def enter_loop(self, op: tile.ForOp) -> None:
         """A loop's body is printed next."""
@@ -248,13 +248,13 @@ class ThreadPrinter:
             self.includes["api/debug/kernel_profiler.hpp"] = None
             self.line("{")
             self._depth += 1
-            self.line(f'DeviceZoneScopedN("{_escaped(op.label.data)}");')
+            self.line(f'DeviceZoneScopedN("{_escaped(op.label)}");')
         else:
             self._depth -= 1
             self.line("}")
 
     def _print_for(self, op: tile.ForOp) -> None:
-        trips = number_of(op.trips)
+        trips = op.trips
         counter = op.body.block.args[0]
         self.enter_loop(op)
         if op.end is None:
@@ -349,10 +349,6 @@ def _call_ends(text: str) -> tuple[int, int] | None:
         if depth < 0:
             return None
     return opening, closing
-
-
-def number_of(attribute: IntegerAttr) -> int:
-    return int(attribute.value.data)
 
 
 def _escaped(text: str) -> str:

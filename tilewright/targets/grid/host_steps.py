@@ -27,7 +27,7 @@ class HostSteps(ABC, Generic[T]):
 
     def __init__(self, unit: Unit, *, has_values: bool = True) -> None:
         self.unit, self.has_values = unit, has_values
-        self._kernels = {kernel.sym_name.data: kernel for kernel in unit.kernels()}
+        self._kernels = {kernel.sym_name: kernel for kernel in unit.kernels()}
 
     # ---- what runs kernels does -------------------------------------------------------------------------------------
 
@@ -115,9 +115,9 @@ class HostSteps(ABC, Generic[T]):
         return bool(self.to_numpy(condition, array_type(value)))
 
     def _constant(self, op: array.ConstantOp) -> T:
-        if not op.resource.data:
+        if not op.resource:
             raise _refused(op, "a number that is an array of its own does not run on a grid of cores")
-        return self.given(np.asarray(self.unit.constants[op.resource.data]), array_type(op.results[0]), Storage())
+        return self.given(np.asarray(self.unit.constants[op.resource]), array_type(op.results[0]), Storage())
 
     def _reshaped(self, op: array.ReshapeOp, operand: T) -> T:
         before, after = array_type(op.operands[0]), array_type(op.results[0])
@@ -126,7 +126,7 @@ class HostSteps(ABC, Generic[T]):
         return self.viewed(operand, after)
 
     def _call(self, op: array.CallOp, operands: Sequence[T]) -> list[T]:
-        kernel = self._kernels[op.callee.data]
+        kernel = self._kernels[op.callee]
         pending = iter(operands)
         arrays: list[T] = []
         results: list[T] = []

@@ -153,4 +153,4 @@ def report_of(kernel: tile.KernelOp, run: ProgramRun, grid: CoreGrid) -> KernelR
     except TooLongError:
         cost = None
     rows, columns = program.shape
-    return KernelReport(kernel.sym_name.data, rows, columns, tuple(queues), grid.memory_bytes, cost, run)
+    return KernelReport(kernel.sym_name, rows, columns, tuple(queues), grid.memory_bytes, cost, run)

@@ -70,9 +70,9 @@ class Simulation(HostSteps[DeviceArray]):
             timeline=timeline,
         )
         if path is not None and timeline is not None:
-            timeline.write(path, f"{self.unit.machine.target}:{self.unit.machine.name}", kernel.sym_name.data)
+            timeline.write(path, f"{self.unit.machine.target}:{self.unit.machine.name}", kernel.sym_name)
             _traced[path] = timeline.end
-        self.runs.append((kernel.sym_name.data, run))
+        self.runs.append((kernel.sym_name, run))
 
 
 def run_kernel(kernel: tile.KernelOp, inputs: Sequence[Tensor], machine: Machine, seed: int = 0) -> list[Tensor]:

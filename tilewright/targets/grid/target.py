@@ -85,7 +85,7 @@ class GridProgram:
         for kernel in self.unit.kernels():
             made = emit_program(kernel, self.unit.machine)
             parts = {"reader": made.reader, "compute": made.compute, "writer": made.writer, "host": made.host}
-            texts += [f"// ---- {kernel.sym_name.data}: {part}\n{text}" for part, text in parts.items() if text]
+            texts += [f"// ---- {kernel.sym_name}: {part}\n{text}" for part, text in parts.items() if text]
         return "\n".join(texts)
 
     def asm(self) -> str:

@@ -77,7 +77,7 @@ class CheckedInterpreter(Interpreter):
 
     def run_kernel(self, kernel: tile.KernelOp, arrays: Sequence[Tensor]) -> None:
         self._points = list(itertools.product(*(range(n) for n in kernel.grid_shape)))
-        if len(self._points) > 1 and kernel.in_order is None:
+        if len(self._points) > 1 and not kernel.in_order:
             effects = zip(kernel.refs, kernel.effect_names, strict=True)
             self._touched = {ref: Touched(tile.ref_type(ref).shape) for ref, name in effects if name != tile.IN}
         super().run_kernel(kernel, arrays)
@@ -101,7 +101,7 @@ class CheckedInterpreter(Interpreter):
 
     def _touch(self, op: tile.LoadOp | tile.StoreOp, ref: SSAValue, values: Values) -> None:
         lanes = array_type(op.result if isinstance(op, tile.LoadOp) else op.value).shape
-        coordinates = evaluate_map(op.map.data, lanes, [values[s] for s in op.symbols])
+        coordinates = evaluate_map(op.map, lanes, [values[s] for s in op.symbols])
         inside = inside_array(coordinates, tile.ref_type(ref).shape, lanes)
         at = tuple(c[inside] for c in coordinates)
         touched = self._touched[ref]
@@ -119,7 +119,7 @@ class CheckedInterpreter(Interpreter):
 
 def _check(op: Any, ref: SSAValue, symbols: list[SSAValue], values: Values) -> None:
     shape = tile.ref_type(ref).shape
-    map = op.map.data
+    map = op.map
     for axis, (expression, size) in enumerate(zip(map.results, shape, strict=True)):
         if not _names_one_element(expression, symbols):
             continue

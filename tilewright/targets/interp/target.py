@@ -38,9 +38,7 @@ class InterpretedProgram:
         return list(out)
 
     def _call(self, callee: str, operands: Sequence[Tensor]) -> Sequence[Tensor]:
-        kernel = next(
-            op for op in self._module.body.block.ops if isinstance(op, KernelOp) and op.sym_name.data == callee
-        )
+        kernel = next(op for op in self._module.body.block.ops if isinstance(op, KernelOp) and op.sym_name == callee)
         return run_checked(kernel, operands)
 
     def ir(self, phase: str) -> str:

@@ -1,0 +1,304 @@
+"""Fields of operations: declared once, read as plain Python values, and the arguments of a typed constructor.
+
+    @operation
+    class LoadOp(PlainOp):
+        name = "tile.load"
+        source: SSAValue = operand()
+        symbols: Sequence[SSAValue] = operands(default=())
+        map: AffineMap = attribute()
+        fill: float | int | None = attribute(default=None)
+        result: Result = result()
+
+    load = LoadOp(source=array, symbols=[row], map=map, result=tensor(type))
+    load.map.results
+
+The annotation of an attribute is its type in Python and decides how it is stored in the IR (`_CODECS`). An attribute
+with a default is not stored where it has that value. The constructor is synthesized from the declarations, for type
+checkers too (PEP 681).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar, cast
+
+from xdsl.dialects.builtin import (
+    AffineMapAttr,
+    ArrayAttr,
+    BoolAttr,
+    DenseArrayBase,
+    FloatAttr,
+    IndexType,
+    IntegerAttr,
+    IntegerType,
+    StringAttr,
+    f64,
+    i1,
+    i32,
+    i64,
+)
+from xdsl.ir import Attribute, OpResult, Region, SSAValue
+from xdsl.ir.affine import AffineMap
+from xdsl.irdl import (
+    AttrSizedOperandSegments,
+    IRDLOperation,
+    VarOperandDef,
+    VarResultDef,
+    irdl_op_definition,
+    operand_def,
+    opt_prop_def,
+    prop_def,
+    region_def,
+    result_def,
+    var_operand_def,
+    var_result_def,
+)
+
+# What attributes of operations are in Python; `Attribute` where an operation keeps one as it is.
+Plain = bool | int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | AffineMap | Attribute
+_REQUIRED = object()
+
+
+@dataclass(frozen=True)
+class Codec:
+    """How values of a Python type are stored in attributes: the constraint of the IR, and both directions."""
+
+    constraint: Any
+    encode: Callable[[Any], Attribute]
+    decode: Callable[[Any], Any]
+
+
+def _number(value: bool | int | float) -> Attribute:
+    if isinstance(value, bool):
+        return BoolAttr.from_bool(value)
+    return IntegerAttr(value, IndexType()) if isinstance(value, int) else FloatAttr(value, f64)
+
+
+def _plain_number(attribute: IntegerAttr | FloatAttr) -> bool | int | float:
+    if isinstance(attribute, FloatAttr):
+        return float(attribute.value.data)
+    return bool(attribute.value.data) if attribute.type == i1 else int(attribute.value.data)
+
+
+def _integers(values: Sequence[int]) -> Attribute:
+    return DenseArrayBase.from_list(i64, [*values])
+
+
+_CODECS: dict[str, Codec] = {
+    "bool": Codec(BoolAttr, BoolAttr.from_bool, _plain_number),
+    "int": Codec(IntegerAttr, _number, _plain_number),
+    "float": Codec(FloatAttr, lambda value: FloatAttr(value, f64), _plain_number),
+    "float | int": Codec(FloatAttr | IntegerAttr, _number, _plain_number),
+    "str": Codec(StringAttr, StringAttr, lambda attribute: attribute.data),
+    "tuple[int, ...]": Codec(DenseArrayBase, _integers, lambda attribute: attribute.get_values()),
+    "tuple[float, ...]": Codec(
+        ArrayAttr[FloatAttr],
+        lambda values: ArrayAttr([FloatAttr(value, f64) for value in values]),
+        lambda attribute: tuple(float(element.value.data) for element in attribute),
+    ),
+    "tuple[str, ...]": Codec(
+        ArrayAttr[StringAttr],
+        lambda values: ArrayAttr([StringAttr(value) for value in values]),
+        lambda attribute: tuple(element.data for element in attribute),
+    ),
+    "AffineMap": Codec(AffineMapAttr, AffineMapAttr, lambda attribute: attribute.data),
+    "Attribute": Codec(Attribute, lambda value: value, lambda attribute: attribute),
+}
+
+
+def encode(value: Plain | Sequence[int]) -> Attribute:
+    """The attribute of a plain value of any type: an `index` for an int, f64 for a float, `array<i64>` for integers.
+
+    Raises:
+        TypeError: a sequence holds something else than integers.
+    """
+    match value:
+        case Attribute():
+            return value
+        case bool() | int() | float():
+            return _number(value)
+        case str():
+            return StringAttr(value)
+        case AffineMap():
+            return AffineMapAttr(value)
+        case _:
+            return _integers(cast("Sequence[int]", value))
+
+
+def decode(attribute: Attribute) -> Any:
+    """The plain value of an attribute that `encode` made; other attributes are returned as they are."""
+    match attribute:
+        case IntegerAttr() | FloatAttr():
+            return _plain_number(attribute)
+        case StringAttr() | AffineMapAttr():
+            return attribute.data
+        case DenseArrayBase():
+            return cast("DenseArrayBase[IntegerType]", attribute).get_values()  # `encode` makes no other arrays
+        case _:
+            return attribute
+
+
+# ---- declarations ---------------------------------------------------------------------------------------------------
+
+
+class Result:
+    """Annotates a result: an SSA value to those who read it, its type to the constructor."""
+
+    def __get__(self, op: object, owner: object = None) -> OpResult:
+        raise NotImplementedError  # `operation` puts accessors here
+
+    def __set__(self, op: object, value: Attribute) -> None:
+        raise NotImplementedError
+
+
+class Results:
+    """Annotates a variable number of results: SSA values to those who read them, their types to the constructor."""
+
+    def __get__(self, op: object, owner: object = None) -> Sequence[OpResult]:
+        raise NotImplementedError
+
+    def __set__(self, op: object, value: Sequence[Attribute]) -> None:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class _AttributeField:
+    """A declared attribute; the annotation of the class has its type."""
+
+    default: Any
+
+
+def operand(constraint: Any = Attribute) -> Any:
+    """An operand, whose type meets the constraint."""
+    return operand_def(constraint)
+
+
+def operands(constraint: Any = Attribute, *, default: tuple[()]) -> Any:
+    """A variable number of operands, whose types meet the constraint; none unless the constructor is given some."""
+    return var_operand_def(constraint)
+
+
+def attribute(*, default: Any = _REQUIRED) -> Any:
+    """An attribute of the type that the annotation names; without a default the constructor requires it."""
+    return _AttributeField(default)
+
+
+def result(constraint: Any = Attribute) -> Any:
+    """The result, whose type meets the constraint."""
+    return result_def(constraint)
+
+
+def results(constraint: Any = Attribute, *, default: tuple[()]) -> Any:
+    """A variable number of results, whose types meet the constraint; none unless the constructor is given some."""
+    return var_result_def(constraint)
+
+
+def region() -> Any:
+    """A region of one block."""
+    return region_def("single_block")
+
+
+SPECIFIERS = (operand, operands, attribute, result, results, region)
+Op = TypeVar("Op", bound=type[IRDLOperation])
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The fields of an operation in order: operands and results (and whether each is variadic), regions, attributes."""
+
+    operands: tuple[tuple[str, bool], ...] = ()
+    results: tuple[tuple[str, bool], ...] = ()
+    regions: tuple[str, ...] = ()
+    attributes: Mapping[str, tuple[Codec, Any]] = field(default_factory=dict[str, tuple[Codec, Any]])
+    # Operands of several variadic fields are told apart by a property with the size of each.
+    has_segments: bool = False
+
+
+def operation(cls: Op) -> Op:
+    """Define an operation by its declared fields: xDSL's `irdl_op_definition` with attributes as plain values."""
+    attributes: dict[str, tuple[Codec, Any]] = {}
+    for owner in reversed(cls.mro()):
+        for name, declared in vars(owner).items():
+            if isinstance(declared, _AttributeField):
+                attributes[name] = _codec(owner.__annotations__[name]), declared.default
+    for name, (codec, default) in attributes.items():
+        define = prop_def if default is _REQUIRED else opt_prop_def
+        setattr(cls, name, define(codec.constraint))
+    made = irdl_op_definition(cls)
+    for name, (codec, default) in attributes.items():
+        setattr(made, name, _accessor(name, codec, default))
+    definition = made.get_irdl_definition()
+    signature = Signature(
+        tuple((name, isinstance(operand, VarOperandDef)) for name, operand in definition.operands),
+        tuple((name, isinstance(result, VarResultDef)) for name, result in definition.results),
+        tuple(name for name, _ in definition.regions),
+        attributes,
+        AttrSizedOperandSegments(as_property=True) in definition.options,
+    )
+    made.SIGNATURE = signature
+    return made
+
+
+def _codec(annotation: str) -> Codec:
+    """The codec of an annotated type; a tuple of some number of integers is stored as any other."""
+    name = annotation.removesuffix(" | None")
+    return _CODECS["tuple[int, ...]" if name.startswith("tuple[int, ") else name]
+
+
+def _accessor(name: str, codec: Codec, default: Any) -> property:
+    """Reads and writes a property of an operation as a plain value."""
+
+    def read(op: IRDLOperation) -> Any:
+        stored = op.properties.get(name)
+        return default if stored is None else codec.decode(stored)
+
+    def write(op: IRDLOperation, value: Any) -> None:
+        if value is None or value == default:
+            op.properties.pop(name, None)
+        else:
+            op.properties[name] = codec.encode(value)
+
+    return property(read, write)
+
+
+class Arguments(NamedTuple):
+    """What xDSL builds an operation from."""
+
+    operands: list[SSAValue]
+    result_types: list[Attribute]
+    regions: list[Region]
+    properties: dict[str, Attribute]
+
+
+def arguments(op: str, signature: Signature, fields: dict[str, Any]) -> Arguments:
+    """The operands, result types, regions and properties that the fields of a constructor's call are.
+
+    Raises:
+        TypeError: a required field is missing, or the operation has no such field.
+    """
+    try:
+        sizes, operand_values = _flattened(signature.operands, fields)
+        _, types = _flattened(signature.results, fields)
+        regions = [fields.pop(name) for name in signature.regions]
+        properties: dict[str, Attribute] = {}
+        for name, value in fields.items():
+            codec, default = signature.attributes[name]
+            if value is not None and value != default:
+                properties[name] = codec.encode(value)
+    except KeyError as error:
+        raise TypeError(f"{op}: the field {error} is missing or unknown") from error
+    if signature.has_segments:
+        properties["operandSegmentSizes"] = DenseArrayBase.from_list(i32, sizes)
+    return Arguments(operand_values, types, regions, properties)
+
+
+def _flattened(declared: Sequence[tuple[str, bool]], fields: dict[str, Any]) -> tuple[list[int], list[Any]]:
+    """The number of values of each field, and the values of all."""
+    sizes: list[int] = []
+    values: list[Any] = []
+    for name, is_variadic in declared:
+        own = list(fields.pop(name, ())) if is_variadic else [fields.pop(name)]
+        sizes.append(len(own))
+        values += own
+    return sizes, values
