@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, TypeVar, dataclass_transform
 
 from xdsl.dialects.builtin import (
     AffineMapAttr,
@@ -25,13 +25,12 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineMap
-from xdsl.irdl import IRDLOperation
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright import dtypes
-from tilewright.dialects.fields import SPECIFIERS, Signature, arguments, decode
+from tilewright.dialects.fields import SPECIFIERS, FieldsOp, arguments, decode
 from tilewright.dialects.imports import ask_for_dialects_last
 from tilewright.dtypes import DType
 from tilewright.primitives import ArrayType
@@ -90,10 +89,8 @@ def array_type(value: SSAValue | Attribute) -> ArrayType:
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=SPECIFIERS)
-class PlainOp(IRDLOperation):
+class PlainOp(FieldsOp):
     """Base of the project's operations: declared fields, a typed constructor and a common text form."""
-
-    SIGNATURE: ClassVar[Signature] = Signature()
 
     def __init__(self, **fields: Any) -> None:
         """Build from declared fields. Attributes are stored in the order in which they are passed.

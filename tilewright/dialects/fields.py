@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 from xdsl.dialects.builtin import (
     AffineMapAttr,
@@ -200,7 +200,6 @@ def region() -> Any:
 
 
 SPECIFIERS = (operand, operands, attribute, result, results, region)
-Op = TypeVar("Op", bound=type[IRDLOperation])
 
 
 @dataclass(frozen=True)
@@ -213,6 +212,15 @@ class Signature:
     attributes: Mapping[str, tuple[Codec, Any]] = field(default_factory=dict[str, tuple[Codec, Any]])
     # Operands of several variadic fields are told apart by a property with the size of each.
     has_segments: bool = False
+
+
+class FieldsOp(IRDLOperation):
+    """An operation that `operation` defines."""
+
+    SIGNATURE: ClassVar[Signature] = Signature()
+
+
+Op = TypeVar("Op", bound=type[FieldsOp])
 
 
 def operation(cls: Op) -> Op:

@@ -160,29 +160,30 @@ def _apply(
     builder: TileBuilder, op: array.ArrayOp, operands: Sequence[SSAValue], tiling: _Tiling
 ) -> tuple[Sequence[SSAValue], tuple[Axis, ...]]:
     """Append the tile form of the operation; gives its results and their axes."""
-    a = op.attributes_of()
     axes, position = tiling.axes, tiling.axes.index(tiling.along)
     types = [array_type(o) for o in operands]
     if isinstance(op, array.ArgReduceOp):
         result = tensor(ArrayType(tuple(axis.extent for axis in tiling.kept), dtypes.i64))
-        made = tile.ArgReduceOp(arguments=operands, fn=a["fn"], axis=position, outputs=[result])
+        made = tile.ArgReduceOp(arguments=operands, fn=op.fn, axis=position, outputs=[result])
         builder.block.add_op(made)
         return made.results, tiling.kept
     if isinstance(op, array.TopKOp):
-        first = Axis(a["k"], tiling.along.order, "first")
-        shape = (*(axis.extent for axis in tiling.kept), a["k"])
+        first = Axis(op.k, tiling.along.order, "first")
+        shape = (*(axis.extent for axis in tiling.kept), op.k)
         made = tile.TopKOp(
             arguments=operands,
-            k=a["k"],
+            k=op.k,
             outputs=[tensor(ArrayType(shape, dtype)) for dtype in (types[0].dtype, dtypes.i64)],
         )
         builder.block.add_op(made)
         return made.results, (*tiling.kept, first)
     if isinstance(op, array.ScanOp):
         made = tile.ScanOp(arguments=operands, fn=op.fn, axis=position, reverse=op.reverse, outputs=[tensor(types[0])])
-    else:
+    elif isinstance(op, array.SortOp):
         outputs = [tensor(t) for t in types]
         made = tile.SortOp(arguments=operands, axis=position, descending=op.descending, outputs=outputs)
+    else:
+        raise CompilerBug(f"`{op.name}` is no ordered operation")
     builder.block.add_op(made)
     return made.results, axes
 

@@ -126,7 +126,7 @@ def _drop(region: scheduled.ParallelOp) -> None:
     ways = _ways(region)
     if ways is None:
         return
-    changed: dict[Operation, str] = {}
+    changed: dict[scheduled.BarrierOp, str] = {}
     for barrier in barriers:
         for scope in ("", scheduled.WARP):
             if not any(_meets(events, {**changed, barrier: scope}) for events in ways):
