@@ -62,7 +62,7 @@ class ExactInterpreter(tile_semantics.Interpreter):
             left, right, accumulator = (np.abs(o.astype(np.float64)) for o in operands)
             return [_defined_below(left @ right + accumulator, results[0])]
         if isinstance(op, tile.ReduceOp) and op.fn == "add":
-            terms = np.abs(operands[0].astype(np.float64)).sum(op.attributes_of()["axes"])
+            terms = np.abs(operands[0].astype(np.float64)).sum(op.axes)
             return [_defined_below(terms, results[0])]
         return [_defined_below(r, r) if isinstance(op, tile.MapOp) else r for r in results]
 

@@ -33,6 +33,7 @@ from xdsl.utils.exceptions import VerifyException
 from tilewright import primitives
 from tilewright.dialects.base import PlainOp, array_type, plain_attributes, tensor
 from tilewright.dialects.fields import Results, attribute, encode, operands, operation, region, results
+from tilewright.dtypes import DType
 from tilewright.errors import TilewrightError
 from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.text import parse_layout
@@ -56,6 +57,19 @@ class ArrayOp(PlainOp):
 
     arguments: Sequence[SSAValue] = operands(default=())
     outputs: Results = results(default=())
+
+    def __init__(self, **fields: Any) -> None:
+        """Build from declared fields. Types of results are inferred where `outputs` is left out, but for primitives
+        whose attributes the types hold (`FROM_RESULT`).
+
+        Raises:
+            ShapeError, DTypeError: the operands do not fit.
+        """
+        if "outputs" not in fields:
+            types = [array_type(operand) for operand in fields["arguments"]]
+            attributes = {key: value for key, value in fields.items() if key != "arguments"}
+            fields["outputs"] = [tensor(type) for type in primitives.infer(self.primitive, types, attributes)]
+        super().__init__(**fields)
 
     @property
     def primitive(self) -> str:
@@ -531,6 +545,24 @@ def build(
     stored = {key: value for key, value in attributes.items() if key not in derived}
     properties = {key: encode(value) for key, value in stored.items()}
     return cls.create(operands=operands, properties=properties, result_types=[tensor(t) for t in types])
+
+
+def contract(
+    operands: Sequence[SSAValue],
+    left_contract: Sequence[int],
+    right_contract: Sequence[int],
+    dtype: DType,
+    left_batch: Sequence[int] = (),
+    right_batch: Sequence[int] = (),
+) -> ArrayOp:
+    """A contraction of two arrays over pairs of dims, accumulated in `dtype`."""
+    attributes = {
+        "left_batch": tuple(left_batch),
+        "right_batch": tuple(right_batch),
+        "left_contract": tuple(left_contract),
+        "right_contract": tuple(right_contract),
+    }
+    return build("contract", operands, {**attributes, "dtype": dtype.name})
 
 
 def new_region(types: Sequence[Attribute]) -> Region:

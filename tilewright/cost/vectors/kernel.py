@@ -93,9 +93,11 @@ def _tile_work(op: Operation, machine: Machine) -> Work:
     return Work()
 
 
-def _ordered_cycles(op: tile.TileOp, type: ArrayType, machine: Machine) -> float:
+def _ordered_cycles(
+    op: tile.SortOp | tile.ScanOp | tile.ArgReduceOp | tile.TopKOp, type: ArrayType, machine: Machine
+) -> float:
     """Cycles of an operation along an axis: steps that each vector goes through, and what each line ends with."""
-    axis = type.rank - 1 if isinstance(op, tile.TopKOp) else op.attributes_of()["axis"]
+    axis = type.rank - 1 if isinstance(op, tile.TopKOp) else op.axis
     length = max(1, type.shape[axis])
     lines = type.size / length
     lanes = machine.lanes(type.dtype.compute)

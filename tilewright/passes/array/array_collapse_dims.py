@@ -139,7 +139,7 @@ def _collapse(unit: Unit, group: array.FusedOp) -> None:
 
 
 def _axes(op: array.ReduceOp | array.BroadcastOp) -> tuple[int, ...]:
-    axes: tuple[int, ...] = op.attributes_of()["axes"]
+    axes: tuple[int, ...] = op.axes
     return axes
 
 
@@ -149,7 +149,7 @@ def _has_rule(op: Operation) -> bool:
         shape, axes = array_type(op.operands[0]).shape, _axes(op)
         return any(shape[d] != 1 for d in axes)
     if isinstance(op, array.IotaOp):
-        axis: int = op.attributes_of()["axis"]
+        axis: int = op.axis
         return array_type(op.results[0]).shape[axis] != 1
     known = isinstance(op, (*ELEMENTWISE, array.BroadcastOp, array.TransposeOp, array.YieldOp))
     return known or is_splat(op) or is_unit_reshape(op)
@@ -164,7 +164,7 @@ def _borders(group: array.FusedOp) -> _Borders | None:
         if isinstance(op, array.ReduceOp) and op.part is not None:
             _keep_parts(borders, op)
         if isinstance(op, array.IotaOp):
-            axis: int = op.attributes_of()["axis"]
+            axis: int = op.axis
             for here, after in pairwise(_dims(op.results[0])):
                 if axis in (here, after):
                     borders.keep((op.results[0], here))
@@ -189,8 +189,8 @@ def _borders(group: array.FusedOp) -> _Borders | None:
 
 def _keep_parts(borders: _Borders, op: array.ReduceOp) -> None:
     """Parts of a dimension are parts of what it becomes where it is the outermost dimension of that."""
-    axis: int = op.attributes_of()["part_axis"]
-    before = [d for d in _dims(op.operands[0]) if d < axis]
+    axis = op.part_axis
+    before = [] if axis is None else [d for d in _dims(op.operands[0]) if d < axis]
     if before:
         borders.keep((op.operands[0], before[-1]))
 
@@ -201,7 +201,7 @@ def _places(op: Operation, operand: SSAValue) -> dict[int, int]:
     if isinstance(op, array.BroadcastOp):
         return {d: _axes(op)[d] for d in dims}
     if isinstance(op, array.TransposeOp):
-        permutation: tuple[int, ...] = op.attributes_of()["permutation"]
+        permutation: tuple[int, ...] = op.permutation
         return {d: permutation.index(d) for d in dims}
     if isinstance(op, array.ReduceOp):
         dims = [d for d in dims if d not in _axes(op)]

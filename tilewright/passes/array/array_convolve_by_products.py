@@ -48,14 +48,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.cost.warps.products import TCGEN05, WGMMA, warp_product_seconds
 from tilewright.dialects import array
-from tilewright.dialects.base import array_type
+from tilewright.dialects.base import array_type, tensor
 from tilewright.machines.machine import Machine
 from tilewright.passes.array.array_simplify import captured, constant_value
 from tilewright.passes.array.fusion import is_splat, make_group
@@ -63,6 +63,7 @@ from tilewright.passes.array.position_rows import PositionRows
 from tilewright.passes.base import Remark, Unit, blocks_of, microseconds, where
 from tilewright.passes.kernels.contract_facts import accumulator_of
 from tilewright.passes.kernels.warp_products import is_multiplied_by_warps, row_product
+from tilewright.primitives import ArrayType
 
 # How much longer the convolution must take as it is: the prediction is no surer, and more kernels have to be compiled.
 _WORTH = 1.25
@@ -98,14 +99,14 @@ def _can_be_a_product(op: array.ConvolveOp, machine: Machine) -> bool:
     """Whether an instruction multiplies what the machine copies, of one group of channels; a window that moves by
     strides has no gaps."""
     image, weights, result = (array_type(value) for value in (*op.operands, op.results[0]))
-    a, types = op.attributes_of(), (weights.dtype, image.dtype, accumulator_of(result.dtype))
-    if not is_multiplied_by_warps(op, machine) or a["groups"] != 1 or min(*a["low"], *a["high"]) < 0:
+    types = (weights.dtype, image.dtype, accumulator_of(result.dtype))
+    if not is_multiplied_by_warps(op, machine) or op.groups != 1 or min(*op.low, *op.high) < 0:
         return False
     if any(isinstance(value.owner, Operation) and is_splat(value.owner) for value in op.operands):
         return False
     is_copied = any(machine.atom_of(family, *types) is not None for family in (WGMMA, TCGEN05))
-    has_strides = math.prod(weights.shape[2:]) > 1 and math.prod(a["strides"]) > 1
-    return is_copied and not (has_strides and math.prod(a["dilation"]) > 1)
+    has_strides = math.prod(weights.shape[2:]) > 1 and math.prod(op.strides) > 1
+    return is_copied and not (has_strides and math.prod(op.dilation) > 1)
 
 
 @dataclass
@@ -123,17 +124,13 @@ class _Writer:
         weights, for_weights = self._weights(), self._taken()
         image, for_image = self._image(), self._taken()
         rank = self.rows.image.rank
-        product = self._add(
-            "contract",
-            [weights, self._windows(image)],
-            left_batch=(),
-            right_batch=(),
-            left_contract=tuple(range(1, rank)),
-            right_contract=tuple(range(2, rank + 1)),
-            dtype=self.rows.result.dtype.name,
+        operands = [weights, self._windows(image)]
+        dtype = self.rows.result.dtype
+        product = self._add(array.contract(operands, range(1, rank), range(2, rank + 1), dtype))
+        results = self._add(
+            array.UnfoldOp(arguments=[product], axis=2, sizes=self.rows.result.shape[2:], steps=self.rows.steps)
         )
-        results = self._add("unfold", [product], axis=2, sizes=self.rows.result.shape[2:], steps=self.rows.steps)
-        results = self._add("transpose", [results], permutation=(1, 0, *range(2, rank)))
+        results = self._add(array.TransposeOp(arguments=[results], permutation=(1, 0, *range(2, rank))))
         self.op.results[0].replace_all_uses_with(results)
         for what, ops in (("weights", for_weights), ("image", for_image)):
             if ops:
@@ -158,11 +155,11 @@ class _Writer:
     def _image(self) -> SSAValue:
         """(N, positions, channels) with the padding."""
         rows, value = self.rows, self.op.operands[0]
-        low, high = (0, 0, *rows.low), (0, 0, *self.op.attributes_of()["high"])
+        low, high = (0, 0, *rows.low), (0, 0, *self.op.high)
         if math.prod(rows.taken) > 1:
             value = self._padded(value, low, high)
             limits, low = array_type(value).shape, (0,) * len(low)
-            value = self._add("slice", [value], starts=low, limits=limits, strides=(1, 1, *rows.taken))
+            value = self._add(array.SliceOp(arguments=[value], starts=low, limits=limits, strides=(1, 1, *rows.taken)))
         each = zip(rows.sizes, rows.merge, array_type(value).shape[2:], low[2:], strict=True)
         missing = [n * m - size - before for n, m, size, before in each]
         value = self._padded(value, low, (0, rows.depth - rows.image.shape[1], *missing))
@@ -174,11 +171,11 @@ class _Writer:
         merge = self.rows.merge
         if math.prod(merge) == 1:
             rank = array_type(value).rank
-            return self._add("transpose", [value], permutation=(0, *range(2, rank), 1))
+            return self._add(array.TransposeOp(arguments=[value], permutation=(0, *range(2, rank), 1)))
         for dim in reversed(range(len(merge))):
-            split = {"axis": 2 + dim, "sizes": (sizes[dim], merge[dim]), "steps": (merge[dim], 1)}
-            value = self._add("unfold", [value], **split)
-        return self._add("transpose", [value], permutation=self._order())
+            split, steps = (sizes[dim], merge[dim]), (merge[dim], 1)
+            value = self._add(array.UnfoldOp(arguments=[value], axis=2 + dim, sizes=split, steps=steps))
+        return self._add(array.TransposeOp(arguments=[value], permutation=self._order()))
 
     def _order(self) -> tuple[int, ...]:
         """Of the first dim, channels and pairs of dims: first ones of pairs, second ones, channels."""
@@ -188,27 +185,29 @@ class _Writer:
     def _windows(self, image: SSAValue) -> SSAValue:
         """(N, positions, *window, channels) of an image that is laid out."""
         sizes, steps = (self.rows.positions, *self.rows.window), (1, *self.rows.shifts)
-        return self._view("unfold", image, axis=1, sizes=sizes, steps=steps)
+        return self._view(array.UnfoldOp(arguments=[image], axis=1, sizes=sizes, steps=steps))
 
     def _reshaped(self, value: SSAValue, shape: tuple[int, ...]) -> SSAValue:
-        return value if array_type(value).shape == shape else self._view("reshape", value, shape=shape)
+        type = array_type(value)
+        if type.shape == shape:
+            return value
+        return self._view(array.ReshapeOp(arguments=[value], outputs=[tensor(ArrayType(shape, type.dtype))]))
 
     def _padded(self, value: SSAValue, low: tuple[int, ...], high: tuple[int, ...]) -> SSAValue:
         """A value with zeros around it."""
         if not any((*low, *high)):
             return value
-        dtype = array_type(value).dtype.name
-        zero = self._add("constant", [], value=0, resource="", shape=(), dtype=dtype)
-        return self._add("pad", [value, zero], low=low, high=high, interior=(0,) * len(low))
+        scalar = tensor(ArrayType((), array_type(value).dtype))
+        zero = self._add(array.ConstantOp(value=0, resource="", outputs=[scalar]))
+        return self._add(array.PadOp(arguments=[value, zero], low=low, high=high, interior=(0,) * len(low)))
 
-    def _view(self, primitive: str, value: SSAValue, **attributes: Any) -> SSAValue:
+    def _view(self, made: array.ArrayOp) -> SSAValue:
         """Add an operation that is free and belongs to no kernel."""
-        result = self._add(primitive, [value], **attributes)
+        result = self._add(made)
         self.added.pop()
         return result
 
-    def _add(self, primitive: str, operands: list[SSAValue], **attributes: Any) -> SSAValue:
-        made = array.build(primitive, operands, attributes)
+    def _add(self, made: array.ArrayOp) -> SSAValue:
         made.location = self.op.location
         self.block.insert_op_before(made, self.op)
         self.added.append(made)

@@ -37,19 +37,21 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.cost.vectors.convolutions import Convolution
 from tilewright.dialects import array
-from tilewright.dialects.base import array_type
+from tilewright.dialects.base import array_type, tensor
+from tilewright.dtypes import DType
 from tilewright.passes.array.array_simplify import captured, constant_value, drop_unused
 from tilewright.passes.array.fusion import users
 from tilewright.passes.array.permuted_values import PermutedValues
 from tilewright.passes.base import Remark, Unit, blocks_of, microseconds, where
 from tilewright.passes.kernels.contract_facts import accumulator_of
+from tilewright.primitives import ArrayType
 
 
 @dataclass(frozen=True)
@@ -101,17 +103,16 @@ def _before_others(block: Block) -> set[Operation]:
 
 def _sizes_of(op: array.ConvolveOp) -> Convolution:
     image, weights, result = (array_type(value) for value in (*op.operands, op.results[0]))
-    a = op.attributes_of()
     return Convolution(
         batch=image.shape[0],
         channels=image.shape[1],
         results=weights.shape[0],
-        groups=a["groups"],
+        groups=op.groups,
         image=image.shape[2:],
         window=weights.shape[2:],
         positions=result.shape[2:],
-        strides=a["strides"],
-        dilation=a["dilation"],
+        strides=op.strides,
+        dilation=op.dilation,
         dtype=accumulator_of(result.dtype),
         is_known=isinstance(op.operands[1].owner, array.ConstantOp),
     )
@@ -144,25 +145,36 @@ class _Writer:
         pitches = [math.prod(shape[d + 2 : -1]) for d in range(rank)]
         steps = [n * p for gaps in (sizes.strides, sizes.dilation) for n, p in zip(gaps, pitches, strict=True)]
         flat = self._reshaped(image, (shape[0], math.prod(shape[1:-1]), shape[-1]))
-        windows = self._add("unfold", [flat], axis=1, sizes=(*sizes.positions, *sizes.window), steps=tuple(steps))
+        windows = self._add(
+            array.UnfoldOp(arguments=[flat], axis=1, sizes=(*sizes.positions, *sizes.window), steps=tuple(steps))
+        )
         summed = (0, *range(1 + rank, 1 + 2 * rank))
         product = self._contract(windows, weights, summed, range(1 + rank))
         self.values.replace(self.op, product, (rank, rank + 1, *range(rank)))
 
-    def _add(self, primitive: str, operands: Sequence[SSAValue], **attributes: Any) -> SSAValue:
-        return self.values.add(self.op, primitive, operands, **attributes)
+    def _add(self, made: array.ArrayOp) -> SSAValue:
+        return self.values.add(self.op, made)
+
+    def _cast(self, value: SSAValue, dtype: DType) -> SSAValue:
+        type = array_type(value)
+        if type.dtype == dtype:
+            return value
+        return self._add(array.CastOp(arguments=[value], outputs=[tensor(ArrayType(type.shape, dtype))]))
 
     def _reshaped(self, value: SSAValue, shape: tuple[int, ...]) -> SSAValue:
-        return value if array_type(value).shape == shape else self._add("reshape", [value], shape=shape)
+        type = array_type(value)
+        if type.shape == shape:
+            return value
+        return self._add(array.ReshapeOp(arguments=[value], outputs=[tensor(ArrayType(shape, type.dtype))]))
 
     def _padded(self, image: SSAValue) -> SSAValue:
         """The image with zeros around it."""
-        a, type = self.op.attributes_of(), array_type(image)
-        low, high = (0, *a["low"], 0), (0, *a["high"], 0)
+        type = array_type(image)
+        low, high = (0, *self.op.low, 0), (0, *self.op.high, 0)
         if not any((*low, *high)):
             return image
-        zero = self._add("constant", [], value=0, resource="", shape=(), dtype=type.dtype.name)
-        return self._add("pad", [image, zero], low=low, high=high, interior=(0,) * type.rank)
+        zero = self._add(array.ConstantOp(value=0, resource="", outputs=[tensor(ArrayType((), type.dtype))]))
+        return self._add(array.PadOp(arguments=[image, zero], low=low, high=high, interior=(0,) * type.rank))
 
     def _ordered(self, permutation: Sequence[int], split: tuple[int, ...], shape: tuple[int, ...]) -> SSAValue:
         """The weights, with dims of `split` sizes, in another order and shape; known ones are laid out now."""
@@ -170,7 +182,7 @@ class _Writer:
         if isinstance(weights.owner, array.ConstantOp):
             known = constant_value(self.unit, weights).reshape(split).transpose(permutation)
             return captured(self.unit, self.op, np.ascontiguousarray(known).reshape(shape))
-        value = self._add("transpose", [self._reshaped(weights, split)], permutation=tuple(permutation))
+        value = self._add(array.TransposeOp(arguments=[self._reshaped(weights, split)], permutation=tuple(permutation)))
         return self._reshaped(value, shape)
 
     # ---- products ---------------------------------------------------------------------------------------------------
@@ -200,7 +212,7 @@ class _Writer:
         group = 1 + 2 * rank
         summed = (*range(1 + rank, group), group + 1)
         product = self._contract(windows, weights, summed, range(1, 2 + rank), (group,), (0,))
-        product = self._add("transpose", [product], permutation=(*range(1, 2 + rank), 0, 2 + rank))
+        product = self._add(array.TransposeOp(arguments=[product], permutation=(*range(1, 2 + rank), 0, 2 + rank)))
         return self._reshaped(product, (sizes.batch, *sizes.positions, sizes.results))
 
     def _contract(
@@ -212,15 +224,8 @@ class _Writer:
         left_batch: tuple[int, ...] = (),
         right_batch: tuple[int, ...] = (),
     ) -> SSAValue:
-        return self._add(
-            "contract",
-            [left, right],
-            left_batch=left_batch,
-            right_batch=right_batch,
-            left_contract=tuple(left_contract),
-            right_contract=tuple(right_contract),
-            dtype=array_type(self.op.results[0]).dtype.name,
-        )
+        dtype = array_type(self.op.results[0]).dtype
+        return self._add(array.contract([left, right], left_contract, right_contract, dtype, left_batch, right_batch))
 
     def _windows(self, image: SSAValue, depth: tuple[int, ...], last_steps: tuple[int, ...]) -> SSAValue:
         """(N, *positions, *depth) of a padded image: the window's dims, those without holes as one with the channels,
@@ -234,7 +239,7 @@ class _Writer:
         shifts = tuple(d * p for d, p in zip(sizes.dilation, pitches, strict=True))
         steps = (*moves, *shifts[: len(depth) - len(last_steps)], *last_steps)
         flat = self._reshaped(image, (sizes.batch, math.prod(shape[1:])))
-        return self._add("unfold", [flat], axis=1, sizes=(*sizes.positions, *depth), steps=steps)
+        return self._add(array.UnfoldOp(arguments=[flat], axis=1, sizes=(*sizes.positions, *depth), steps=steps))
 
     # ---- channels that have weights of their own --------------------------------------------------------------------
 
@@ -247,10 +252,14 @@ class _Writer:
         weights = self._ordered(order, array_type(self.op.operands[1]).shape, (taps, sizes.results))
         terms: list[SSAValue] = []
         for tap, place in enumerate(itertools.product(*map(range, sizes.window))):
-            factors = self._add("slice", [weights], starts=(tap, 0), limits=(tap + 1, sizes.results), strides=(1, 1))
-            terms.append(self._add("map", [self._seen(image, place), self._everywhere(factors)], fn="multiply"))
-        total = functools.reduce(lambda sum, term: self._add("map", [sum, term], fn="add"), terms)
-        return total if array_type(total).dtype == result else self._add("cast", [total], dtype=result.name)
+            factors = self._add(
+                array.SliceOp(arguments=[weights], starts=(tap, 0), limits=(tap + 1, sizes.results), strides=(1, 1))
+            )
+            terms.append(
+                self._add(array.MapOp(arguments=[self._seen(image, place), self._everywhere(factors)], fn="multiply"))
+            )
+        total = functools.reduce(lambda sum, term: self._add(array.MapOp(arguments=[sum, term], fn="add")), terms)
+        return self._cast(total, result)
 
     def _seen(self, image: SSAValue, place: tuple[int, ...]) -> SSAValue:
         """The elements under one window position, for each result, in the accumulator's type."""
@@ -258,13 +267,16 @@ class _Writer:
         first = tuple(p * d for p, d in zip(place, sizes.dilation, strict=True))
         ends = tuple(f + (n - 1) * s + 1 for f, n, s in zip(first, sizes.positions, sizes.strides, strict=True))
         starts, limits = (0, *first, 0), (shape[0], *ends, shape[-1])
-        return self._summable(self._add("slice", [image], starts=starts, limits=limits, strides=(1, *sizes.strides, 1)))
+        return self._summable(
+            self._add(array.SliceOp(arguments=[image], starts=starts, limits=limits, strides=(1, *sizes.strides, 1)))
+        )
 
     def _everywhere(self, factors: SSAValue) -> SSAValue:
         shape = (self.sizes.batch, *self.sizes.positions, self.sizes.results)
-        row = self._add("reshape", [self._summable(factors)], shape=(self.sizes.results,))
-        return self._add("broadcast", [row], shape=shape, axes=(len(shape) - 1,))
+        row = self._reshaped(self._summable(factors), (self.sizes.results,))
+        wide = tensor(ArrayType(shape, array_type(row).dtype))
+        return self._add(array.BroadcastOp(arguments=[row], axes=(len(shape) - 1,), outputs=[wide]))
 
     def _summable(self, value: SSAValue) -> SSAValue:
         dtype = self.sizes.dtype
-        return value if array_type(value).dtype == dtype else self._add("cast", [value], dtype=dtype.name)
+        return self._cast(value, dtype)

@@ -56,8 +56,7 @@ def _number(unit: Unit, op: array.DeviceIndexOp) -> None:
     devices = op.devices
     if devices != 1:
         raise _refused(unit, op, f"the index of the device that runs it (`device_index` of {devices})")
-    attributes = {"value": 0, "resource": "", "shape": (), "dtype": "i64"}
-    made = array.build("constant", [], attributes)
+    made = array.ConstantOp(value=0, resource="", outputs=[op.results[0].type])
     made.location = op.location
     block = op.parent_block()
     if block is not None:

@@ -202,7 +202,7 @@ def _behind_row_views(value: SSAValue) -> SSAValue:
         op = source.owner
         inner = array_type(op.operands[0]).shape
         if isinstance(op, array.BroadcastOp):
-            axes: tuple[int, ...] = op.attributes_of()["axes"]
+            axes: tuple[int, ...] = op.axes
             at = tuple(at[axis] for axis in axes)
         else:
             rest = iter([c for c, n in zip(at, array_type(source).shape, strict=True) if n != 1])
@@ -221,7 +221,7 @@ def _last_axis_reduce(value: SSAValue, fn: str, operand: SSAValue) -> array.Redu
     op = _behind_row_views(value).owner
     if not isinstance(op, array.ReduceOp) or op.fn != fn or op.operands[0] is not operand:
         return None
-    return op if op.attributes_of()["axes"] == (array_type(operand).rank - 1,) else None
+    return op if op.axes == (array_type(operand).rank - 1,) else None
 
 
 def _quotient(value: SSAValue) -> tuple[SSAValue, SSAValue, set[Operation]] | None:
@@ -248,7 +248,7 @@ def _rounded(value: SSAValue) -> array.CastOp | None:
 def match_attention(product: array.ContractOp) -> tuple[AttentionParts, set[Operation]] | None:
     """The parts of the attention that ends in `product`, and its operations without inline ones."""
     rank = array_type(product.operands[0]).rank
-    if not _plain_product(product, rank) or product.attributes_of()["left_contract"] != (rank - 1,):
+    if not _plain_product(product, rank) or product.left_contract != (rank - 1,):
         return None
     weights = _rounded(product.operands[0])
     found = _quotient(product.operands[0] if weights is None else weights.operands[0])
@@ -273,7 +273,7 @@ def match_attention(product: array.ContractOp) -> tuple[AttentionParts, set[Oper
     first, between = upstream
     if not _plain_product(first, rank) or not _one_compute_type(first, scores, product):
         return None
-    if first.attributes_of()["left_batch"] != product.attributes_of()["left_batch"]:
+    if first.left_batch != product.left_batch:
         return None
     parts = AttentionParts(first, scores, product, product.results[0], weights)
     operations = {product, *dividing, exponential, total, subtract, highest, first, *between}
@@ -291,15 +291,14 @@ def _one_compute_type(first: array.ContractOp, scores: SSAValue, product: array.
 def _plain_product(op: array.ContractOp, rank: int) -> bool:
     """Whether a matmul has a left operand of `rank`, leading batch dimensions, one that is summed over, and one more on
     the right, and rounds no operands."""
-    a = op.attributes_of()
-    batch = tuple(range(len(a["left_batch"])))
+    batch = tuple(range(len(op.left_batch)))
     return (
         op.precision is None
         and array_type(op.operands[0]).rank == rank >= len(batch) + 2
         and array_type(op.operands[1]).rank == len(batch) + 2
-        and a["left_batch"] == batch
-        and a["right_batch"] == batch
-        and len(a["left_contract"]) == 1
+        and op.left_batch == batch
+        and op.right_batch == batch
+        and len(op.left_contract) == 1
     )
 
 

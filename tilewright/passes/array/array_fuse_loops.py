@@ -203,8 +203,7 @@ def _generated_tiles(pad: array.PadOp) -> int:
     """How many tiles of positions, of which a core keeps each in a queue, distinguish an array from its padding: one
     for each end of a dimension, and where there is padding between elements, its remainder, its quotient and what they
     state."""
-    a = pad.attributes_of()
-    ends = zip(a["low"], a["high"], a["interior"], strict=True)
+    ends = zip(pad.low, pad.high, pad.interior, strict=True)
     return sum(bool(low) + bool(high) if not interior else 5 for low, high, interior in ends)
 
 
@@ -347,19 +346,19 @@ def _cheap(op: Operation) -> bool:
 def _operand_coordinates(op: Operation, at: tuple[Any, ...]) -> Iterable[tuple[SSAValue, tuple[Any, ...]]]:
     """Symbolic counterpart of the tile builder's rules."""
     if isinstance(op, array.ReduceOp):
-        shape, axes = array_type(op.operands[0]).shape, op.attributes_of()["axes"]
+        shape, axes = array_type(op.operands[0]).shape, op.axes
         rest = iter(at if op.part is None else at[1:])
         yield op.operands[0], tuple(d if d in axes else next(rest) for d in range(len(shape)))
     elif isinstance(op, array.BroadcastOp):
         sizes, result = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
-        axes = op.attributes_of()["axes"]
+        axes = op.axes
         yield (
             op.operands[0],
             tuple(-1 if n == 1 and result[d] != 1 else at[d] for n, d in zip(sizes, axes, strict=True)),
         )
     elif isinstance(op, array.TransposeOp):
         inner: list[Any] = [None] * len(at)
-        for position, source in enumerate(op.attributes_of()["permutation"]):
+        for position, source in enumerate(op.permutation):
             inner[source] = at[position]
         yield op.operands[0], tuple(inner)
     elif is_unit_reshape(op):

@@ -46,7 +46,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.cost.warps.products import TENSOR_COPY_BYTES, warp_product_seconds
 from tilewright.dialects import array
-from tilewright.dialects.base import array_type
+from tilewright.dialects.base import array_type, tensor
 from tilewright.dtypes import tf32
 from tilewright.machines.machine import Machine
 from tilewright.passes.array.array_simplify import captured, constant_value
@@ -54,6 +54,7 @@ from tilewright.passes.array.fusion import inline_closure, is_inline, make_group
 from tilewright.passes.base import Remark, Unit, blocks_of, microseconds, where
 from tilewright.passes.kernels.contract_facts import untransposed
 from tilewright.passes.kernels.warp_products import multiplied_as, piece_bytes, piece_of_rows, warp_product
+from tilewright.primitives import ArrayType
 
 _WHY = "rows along the contracted dimension"
 # What the rows of operands may be made multiples of: the least that a lane copies, and what the machine copies by
@@ -91,7 +92,7 @@ def _may_be_ordered(op: array.ContractOp, machine: Machine) -> bool:
     types = [array_type(operand) for operand in op.operands]
     if any(type.dtype.itemsize == 2 or 0 in type.shape for type in types):
         return False
-    if len(op.attributes_of()["left_contract"]) != 1 or multiplied_as(op, machine) not in (None, tf32):
+    if len(op.left_contract) != 1 or multiplied_as(op, machine) not in (None, tf32):
         return False
     owners = [untransposed(operand).owner for operand in op.operands]
     return not any(isinstance(owner, Operation) and is_inline(owner) for owner in owners)
@@ -133,7 +134,7 @@ def _depth(op: array.ContractOp, operand: int) -> int:
 
 def _contracted(op: array.ContractOp, operand: int) -> int:
     """The contracted dim of an operand."""
-    return op.attributes_of()[("left_contract", "right_contract")[operand]][0]
+    return (op.left_contract, op.right_contract)[operand][0]
 
 
 def _moving_seconds(unit: Unit, op: array.ContractOp, operand: int, depth: int) -> float:
@@ -169,7 +170,7 @@ def _lay_out(unit: Unit, block: Block, op: array.ContractOp, operand: int, depth
 def _transposed(op: array.ContractOp, value: SSAValue, order: Sequence[int]) -> SSAValue:
     if list(order) == list(range(len(order))):
         return value
-    return _inserted(op, array.build("transpose", [value], {"permutation": tuple(order)}))
+    return _inserted(op, array.TransposeOp(arguments=[value], permutation=tuple(order)))
 
 
 def _padded(op: array.ContractOp, value: SSAValue, missing: int) -> SSAValue:
@@ -177,9 +178,9 @@ def _padded(op: array.ContractOp, value: SSAValue, missing: int) -> SSAValue:
     if not missing:
         return value
     none = (0,) * array_type(value).rank
-    zero = array.build("constant", [], {"value": 0, "resource": "", "shape": (), "dtype": array_type(value).dtype.name})
-    amounts = {"low": none, "high": (*none[:-1], missing), "interior": none}
-    return _inserted(op, array.build("pad", [value, _inserted(op, zero)], amounts))
+    zero = array.ConstantOp(value=0, resource="", outputs=[tensor(ArrayType((), array_type(value).dtype))])
+    operands, high = [value, _inserted(op, zero)], (*none[:-1], missing)
+    return _inserted(op, array.PadOp(arguments=operands, low=none, high=high, interior=none))
 
 
 def _inserted(op: array.ContractOp, made: array.ArrayOp) -> SSAValue:

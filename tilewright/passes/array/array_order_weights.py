@@ -78,7 +78,7 @@ def _reorder(unit: Unit, block: Block, op: array.ConvolveOp) -> None:
 
 
 def _transposed(block: Block, op: array.ConvolveOp, value: SSAValue, order: tuple[int, ...]) -> SSAValue:
-    view = array.build("transpose", [value], {"permutation": order})
+    view = array.TransposeOp(arguments=[value], permutation=order)
     view.location = op.location
     block.insert_op_before(view, op)
     return view.results[0]

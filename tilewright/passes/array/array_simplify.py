@@ -33,7 +33,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright import dtypes, ops
 from tilewright.dialects import array
-from tilewright.dialects.base import array_type
+from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.errors import LinearAlgebraError
 from tilewright.passes.array.fusion import is_splat
 from tilewright.passes.base import Unit, blocks_of
@@ -102,9 +102,8 @@ def _rewrite(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
     return None
 
 
-def _insert(op: array.ArrayOp, primitive: str, operands: Sequence[SSAValue], attributes: dict[str, Any]) -> SSAValue:
-    """A new operation before `op`, at its user location."""
-    made = array.build(primitive, operands, attributes)
+def _insert(op: array.ArrayOp, made: array.ArrayOp) -> SSAValue:
+    """Insert a new operation before `op`, at its user location."""
     made.location = op.location
     block = op.parent_block()
     if block is not None:
@@ -114,14 +113,13 @@ def _insert(op: array.ArrayOp, primitive: str, operands: Sequence[SSAValue], att
 
 def _splat(op: array.ArrayOp, type: ArrayType, value: float | int | bool) -> SSAValue:
     plain: float | int = float(value) if type.dtype.is_float else int(value)
-    attributes = {"value": plain, "resource": "", "shape": type.shape, "dtype": type.dtype.name}
-    return _insert(op, "constant", [], attributes)
+    return _insert(op, array.ConstantOp(value=plain, resource="", outputs=[tensor(type)]))
 
 
 def _splat_value(value: SSAValue) -> float | int | None:
     op = value.owner
     if isinstance(op, array.ConstantOp) and is_splat(op):
-        return op.attributes_of()["value"]
+        return op.value
     return None
 
 
@@ -145,9 +143,9 @@ def _empty(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
         return [_splat(op, results[0], 0)]
     if isinstance(op, array.ConcatOp):
         kept = [o for o, t in zip(op.operands, operands, strict=True) if t.size]
-        return [_insert(op, "concat", kept, {"axis": op.axis})]
+        return [_insert(op, rebuilt(op, kept))]
     if isinstance(op, array.PadOp):
-        return [_insert(op, "broadcast", [op.operands[1]], {"shape": results[0].shape, "axes": ()})]
+        return [_insert(op, array.BroadcastOp(arguments=[op.operands[1]], axes=(), outputs=[op.results[0].type]))]
     if isinstance(op, array.ScatterOp | array.DynamicUpdateSliceOp):
         return [op.operands[0]]
     return None
@@ -205,70 +203,73 @@ def captured(unit: Unit, op: array.ArrayOp, value: np.ndarray[Any, Any]) -> SSAV
         return _splat(op, type, value.reshape(-1)[0].item())
     name = digest_array(value)
     unit.constants.setdefault(name, value)
-    attributes = {"value": 0, "resource": name, "shape": type.shape, "dtype": type.dtype.name}
-    return _insert(op, "constant", [], attributes)
+    return _insert(op, array.ConstantOp(value=0, resource=name, outputs=[tensor(type)]))
 
 
 # ---- index maps -----------------------------------------------------------------------------------------------------
 
 
-def _reshape(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
+def _reshape(unit: Unit, op: array.ReshapeOp) -> Sequence[SSAValue] | None:
     (source,) = op.operands
     if array_type(source) == array_type(op.results[0]):
         return [source]
     if isinstance(source.owner, array.ReshapeOp):
-        return [_insert(op, "reshape", source.owner.operands, {"shape": array_type(op.results[0]).shape})]
+        return [_insert(op, rebuilt(op, source.owner.operands))]
     return None
 
 
-def _transpose(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
+def _transpose(unit: Unit, op: array.TransposeOp) -> Sequence[SSAValue] | None:
     (source,) = op.operands
-    permutation = op.attributes_of()["permutation"]
+    permutation = op.permutation
     if permutation == tuple(range(len(permutation))):
         return [source]
     if isinstance(source.owner, array.TransposeOp):
-        inner = source.owner.attributes_of()["permutation"]
+        inner = source.owner.permutation
         joined = tuple(inner[p] for p in permutation)
-        return [_insert(op, "transpose", source.owner.operands, {"permutation": joined})]
+        made = rebuilt(op, source.owner.operands)
+        made.permutation = joined
+        return [_insert(op, made)]
     return None
 
 
-def _broadcast(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
+def _broadcast(unit: Unit, op: array.BroadcastOp) -> Sequence[SSAValue] | None:
     (source,) = op.operands
     result = array_type(op.results[0])
-    axes = op.attributes_of()["axes"]
+    axes = op.axes
     if array_type(source) == result:
         return [source]
     if isinstance(source.owner, array.BroadcastOp):
-        inner = source.owner.attributes_of()["axes"]
+        inner = source.owner.axes
         joined = tuple(axes[a] for a in inner)
-        return [_insert(op, "broadcast", source.owner.operands, {"shape": result.shape, "axes": joined})]
+        made = rebuilt(op, source.owner.operands)
+        made.axes = joined
+        return [_insert(op, made)]
     return None
 
 
-def _slice(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
+def _slice(unit: Unit, op: array.SliceOp) -> Sequence[SSAValue] | None:
     return [op.operands[0]] if array_type(op.operands[0]) == array_type(op.results[0]) else None
 
 
-def _reverse(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
+def _reverse(unit: Unit, op: array.ReverseOp) -> Sequence[SSAValue] | None:
     shape = array_type(op.operands[0]).shape
-    axes: tuple[int, ...] = op.attributes_of()["axes"]
+    axes: tuple[int, ...] = op.axes
     return [op.operands[0]] if all(shape[a] == 1 for a in axes) else None
 
 
-def _concat(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
+def _concat(unit: Unit, op: array.ConcatOp) -> Sequence[SSAValue] | None:
     return [op.operands[0]] if len(op.operands) == 1 else None
 
 
 # ---- arithmetic -----------------------------------------------------------------------------------------------------
 
 
-def _cast(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
+def _cast(unit: Unit, op: array.CastOp) -> Sequence[SSAValue] | None:
     return [op.operands[0]] if array_type(op.operands[0]) == array_type(op.results[0]) else None
 
 
-def _map(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
-    fn = op.attributes_of()["fn"]
+def _map(unit: Unit, op: array.MapOp) -> Sequence[SSAValue] | None:
+    fn = op.fn
     operands = list(op.operands)
     dtype = array_type(operands[-1]).dtype
     constants = [_splat_value(o) for o in operands]
@@ -283,10 +284,11 @@ def _map(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
     if constants[1] is not None and _is_neutral(fn, constants[1], dtype.is_float):
         return [operands[0]]
     if fn == "power" and constants[1] == 2:
-        return [_insert(op, "map", [operands[0]], {"fn": "square"})]
+        return [_insert(op, array.MapOp(arguments=[operands[0]], fn="square", outputs=[op.results[0].type]))]
     if fn == "divide" and constants[1] is not None and _has_exact_reciprocal(constants[1]):
         reciprocal = _splat(op, array_type(operands[1]), 1 / constants[1])
-        return [_insert(op, "map", [operands[0], reciprocal], {"fn": "multiply"})]
+        product = array.MapOp(arguments=[operands[0], reciprocal], fn="multiply", outputs=[op.results[0].type])
+        return [_insert(op, product)]
     return None
 
 
@@ -320,25 +322,27 @@ def _has_exact_reciprocal(value: float | int) -> bool:
     return mantissa == 0.5 and abs(exponent) <= 12
 
 
-def _top_k(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
+def _top_k(unit: Unit, op: array.TopKOp) -> Sequence[SSAValue] | None:
     """Many largest elements are the start of a descending sort that carries positions; few are searched for."""
     (source,) = op.operands
     type = array_type(source)
-    axis, k = type.rank - 1, op.attributes_of()["k"]
+    axis, k = type.rank - 1, op.k
     if k <= SEARCHED_ELEMENTS:
         return None
-    positions = _insert(op, "iota", [], {"shape": type.shape, "dtype": "i64", "axis": axis})
-    ordered = array.build("sort", [source, positions], {"axis": axis, "descending": True})
-    ordered.location = op.location
-    block = op.parent_block()
-    if block is not None:
-        block.insert_op_before(ordered, op)
-    limits = (*type.shape[:-1], k)
-    window = {"starts": (0,) * type.rank, "limits": limits, "strides": (1,) * type.rank}
-    return [_insert(op, "slice", [r], window) for r in ordered.results]
+    counted = tensor(ArrayType(type.shape, dtypes.i64))
+    positions = _insert(op, array.IotaOp(axis=axis, outputs=[counted]))
+    ordered = array.SortOp(arguments=[source, positions], axis=axis, descending=True, outputs=[source.type, counted])
+    _insert(op, ordered)
+    starts, limits, strides = (0,) * type.rank, (*type.shape[:-1], k), (1,) * type.rank
+    slices = [
+        array.SliceOp(arguments=[r], starts=starts, limits=limits, strides=strides, outputs=[wanted.type])
+        for r, wanted in zip(ordered.results, op.results, strict=True)
+    ]
+    return [_insert(op, each) for each in slices]
 
 
-_RULES: dict[type, Callable[[Unit, array.ArrayOp], Sequence[SSAValue] | None]] = {
+# A rule takes the operation of its class.
+_RULES: dict[type, Callable[[Unit, Any], Sequence[SSAValue] | None]] = {
     array.ReshapeOp: _reshape,
     array.TransposeOp: _transpose,
     array.BroadcastOp: _broadcast,

@@ -60,13 +60,12 @@ class ArraySplitContractionsPass:
 
 
 def _split_product(op: array.ContractOp) -> int:
-    a = op.attributes_of()
     left = array_type(op.operands[0])
     result = array_type(op.results[0])
-    if a["left_batch"] or len(a["left_contract"]) != 1 or result.dtype != result.dtype.compute:
+    if op.left_batch or len(op.left_contract) != 1 or result.dtype != result.dtype.compute:
         return 0
-    left_dim: int = a["left_contract"][0]
-    right_dim: int = a["right_contract"][0]
+    left_dim: int = op.left_contract[0]
+    right_dim: int = op.right_contract[0]
     depth = left.shape[left_dim]
     columns = array_type(op.operands[1]).size // max(1, depth)
     streamed = is_streamed(result.size // max(1, columns), columns, result.dtype)
@@ -97,7 +96,7 @@ def _source(value: SSAValue, dim: int) -> tuple[SSAValue, int]:
     """The array that a transpose reads, and which of its dims the given one is."""
     if not isinstance(value.owner, array.TransposeOp):
         return value, dim
-    permutation: tuple[int, ...] = value.owner.attributes_of()["permutation"]
+    permutation: tuple[int, ...] = value.owner.permutation
     return value.owner.operands[0], permutation[dim]
 
 

@@ -46,7 +46,7 @@ class ArraySplitKPass:
 
 def _split(unit: Unit, op: array.ContractOp) -> None:
     result = array_type(op.results[0])
-    if len(op.attributes_of()["left_contract"]) != 1 or 0 in result.shape:
+    if len(op.left_contract) != 1 or 0 in result.shape:
         return
     found = split_k(warp_product(op, [piece_bytes(op, n) for n in range(2)], unit.machine), unit.machine)
     if found is None:

@@ -52,7 +52,7 @@ class ArraySplitReductionsPass:
 
 def _consider_reduction(unit: Unit, op: array.ReduceOp) -> None:
     source = array_type(op.operands[0])
-    axes: Sequence[int] = op.attributes_of()["axes"]
+    axes: Sequence[int] = op.axes
     if math.prod(source.shape[d] for d in axes) < LEAST_REDUCED:
         return
     subject = f"{describe([op])} at {where(op)}"

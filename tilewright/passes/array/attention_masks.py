@@ -99,7 +99,7 @@ def _splat(value: SSAValue) -> float | None:
     op = value.owner
     while isinstance(op, array.BroadcastOp | array.ReshapeOp):
         op = op.operands[0].owner
-    return op.attributes_of()["value"] if isinstance(op, array.ConstantOp) and is_splat(op) else None
+    return op.value if isinstance(op, array.ConstantOp) and is_splat(op) else None
 
 
 def _conjuncts(condition: SSAValue) -> list[SSAValue]:
@@ -183,7 +183,7 @@ def _computed(value: SSAValue, found: Mapping[SSAValue, _Position | None]) -> _P
     """The position that a value holds, from the positions of its operands, without a check of the value's type."""
     op, rank = value.owner, array_type(value).rank
     if isinstance(op, array.IotaOp):
-        axis = op.attributes_of()["axis"]
+        axis = op.axis
         return _Position(tuple(int(d == axis) for d in range(rank)), 0)
     if isinstance(op, Operation) and is_splat(op):
         number = _splat(value)
@@ -218,12 +218,12 @@ def _viewed(op: Operation, inner: _Position) -> _Position | None:
     source, shape = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
     result = [0] * len(shape)
     if isinstance(op, array.BroadcastOp):
-        axes: tuple[int, ...] = op.attributes_of()["axes"]
+        axes: tuple[int, ...] = op.axes
         for axis, n, coefficient in zip(axes, source, inner.coefficients, strict=True):
             result[axis] = coefficient if n != 1 else 0
         return _Position(tuple(result), inner.constant)
     if isinstance(op, array.TransposeOp):
-        permutation: tuple[int, ...] = op.attributes_of()["permutation"]
+        permutation: tuple[int, ...] = op.permutation
         return _Position(tuple(inner.coefficients[p] for p in permutation), inner.constant)
     if is_unit_reshape(op):
         kept = iter(c for c, n in zip(inner.coefficients, source, strict=True) if n != 1)

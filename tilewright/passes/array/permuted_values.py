@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from tilewright.dialects import array
-from tilewright.dialects.base import array_type
+from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.passes.array.fusion import is_splat
+from tilewright.primitives import ArrayType
 
 Permutation = tuple[int, ...]
 
@@ -36,12 +37,18 @@ class PermutedValues:
         default_factory=dict[SSAValue, tuple[SSAValue, Permutation]]
     )
 
-    def add(self, op: Operation, primitive: str, operands: Sequence[SSAValue], **attributes: Any) -> SSAValue:
-        """A new operation before `op`, at its user location."""
-        made = array.build(primitive, operands, attributes)
+    def add(self, op: Operation, made: array.ArrayOp) -> SSAValue:
+        """Insert a new operation before `op`, at its user location."""
         made.location = op.location
         self.block.insert_op_before(made, op)
         return made.results[0]
+
+    def add_transpose(self, op: Operation, source: SSAValue, permutation: Permutation) -> SSAValue:
+        """Insert a transpose before `op`."""
+        type = array_type(source)
+        shape = tuple(type.shape[p] for p in permutation)
+        view = array.TransposeOp(arguments=[source], permutation=permutation, outputs=[_tensor(shape, source)])
+        return self.add(op, view)
 
     def replace(self, op: Operation, source: SSAValue, permutation: Permutation) -> None:
         """Put a transpose of `source` in place of an operation's result."""
@@ -49,7 +56,7 @@ class PermutedValues:
         if permutation == tuple(range(len(permutation))):
             result.replace_all_uses_with(source)
         else:
-            view = self.add(op, "transpose", [source], permutation=permutation)
+            view = self.add_transpose(op, source, permutation)
             self.known[view] = (source, permutation)
             result.replace_all_uses_with(view)
         op.detach()
@@ -64,10 +71,10 @@ class PermutedValues:
             return source
         shape = tuple(type.shape[p] for p in joined)
         if isinstance(source.owner, array.ConstantOp) and is_splat(source.owner):
-            return self.add(op, "constant", [], **source.owner.attributes_of() | {"shape": shape})
+            return self.add(op, rebuilt(source.owner, result_types=[_tensor(shape, source)]))
         if [p for p in joined if type.shape[p] != 1] == [p for p in range(type.rank) if type.shape[p] != 1]:
-            return self.add(op, "reshape", [source], shape=shape)
-        return self.add(op, "transpose", [source], permutation=joined)
+            return self.add(op, array.ReshapeOp(arguments=[source], outputs=[_tensor(shape, source)]))
+        return self.add_transpose(op, source, joined)
 
     def sink(self, op: Operation) -> bool:
         """Compute an operation of what its operands are transposes of, if that can be done."""
@@ -81,6 +88,11 @@ class PermutedValues:
         return rule(self, op)
 
 
+def _tensor(shape: tuple[int, ...], like: SSAValue) -> Attribute:
+    """The type of an array of the elements of another."""
+    return tensor(ArrayType(shape, array_type(like).dtype))
+
+
 def inverse(permutation: Permutation) -> Permutation:
     """The inverse of a permutation."""
     return tuple(permutation.index(d) for d in range(len(permutation)))
@@ -91,68 +103,75 @@ def _elementwise(values: PermutedValues, op: array.ArrayOp) -> bool:
     _, permutation = max(permuted, key=lambda each: array_type(each[0]).size)
     undo = inverse(permutation)
     operands = [values.transposed(op, operand, undo) for operand in op.operands]
-    values.replace(op, values.add(op, op.primitive, operands, **op.attributes_of()), permutation)
+    result = _tensor(tuple(array_type(op.results[0]).shape[u] for u in undo), op.results[0])
+    values.replace(op, values.add(op, rebuilt(op, operands, [result])), permutation)
     return True
 
 
-def _broadcast(values: PermutedValues, op: array.ArrayOp) -> bool:
-    attributes, shape = op.attributes_of(), array_type(op.results[0]).shape
+def _broadcast(values: PermutedValues, op: array.BroadcastOp) -> bool:
+    shape = array_type(op.results[0]).shape
     source, permutation = values.known[op.operands[0]]
-    if attributes["axes"] != tuple(range(len(shape))):
+    if op.axes != tuple(range(len(shape))):
         return False
     wide = tuple(shape[p] for p in inverse(permutation))
-    values.replace(op, values.add(op, "broadcast", [source], shape=wide, axes=attributes["axes"]), permutation)
+    values.replace(op, values.add(op, rebuilt(op, [source], [_tensor(wide, source)])), permutation)
     return True
 
 
-def _reduce(values: PermutedValues, op: array.ArrayOp) -> bool:
-    attributes = op.attributes_of()
+def _reduce(values: PermutedValues, op: array.ReduceOp) -> bool:
     source, permutation = values.known[op.operands[0]]
-    reduced: tuple[int, ...] = attributes["axes"]
+    reduced = op.axes
     axes = tuple(sorted(permutation[a] for a in reduced))
     kept = [d for d in range(len(permutation)) if d not in axes]
     order = tuple(kept.index(p) for d, p in enumerate(permutation) if d not in reduced)
-    values.replace(op, values.add(op, "reduce", [source], **attributes | {"axes": axes}), order)
+    parts = array_type(op.results[0]).shape[: 0 if op.part is None else 1]
+    shape = (*parts, *(array_type(source).shape[d] for d in kept))
+    made = rebuilt(op, [source], [_tensor(shape, op.results[0])])
+    made.axes = axes
+    values.replace(op, values.add(op, made), order)
     return True
 
 
-def _each_dim(values: PermutedValues, op: array.ArrayOp) -> bool:
-    attributes = op.attributes_of()
+def _each_dim(values: PermutedValues, op: array.PadOp | array.SliceOp | array.WindowReduceOp) -> bool:
     if op.operands[0] not in values.known:
         return False
     source, permutation = values.known[op.operands[0]]
     undo = inverse(permutation)
-    moved = {name: tuple(attributes[name][u] for u in undo) for name in _PER_DIM[op.primitive]}
-    operands = [source, *op.operands[1:]]
-    values.replace(op, values.add(op, op.primitive, operands, **attributes | moved), permutation)
+    shape = tuple(array_type(op.results[0]).shape[u] for u in undo)
+    made = rebuilt(op, [source, *op.operands[1:]], [_tensor(shape, op.results[0])])
+    for name in _PER_DIM[op.primitive]:
+        each: tuple[int, ...] = getattr(op, name)
+        setattr(made, name, tuple(each[u] for u in undo))
+    values.replace(op, values.add(op, made), permutation)
     return True
 
 
-def _reverse(values: PermutedValues, op: array.ArrayOp) -> bool:
+def _reverse(values: PermutedValues, op: array.ReverseOp) -> bool:
     source, permutation = values.known[op.operands[0]]
-    reversed_axes: tuple[int, ...] = op.attributes_of()["axes"]
-    axes = tuple(sorted(permutation[a] for a in reversed_axes))
-    values.replace(op, values.add(op, "reverse", [source], axes=axes), permutation)
+    made = rebuilt(op, [source], [source.type])
+    made.axes = tuple(sorted(permutation[a] for a in op.axes))
+    values.replace(op, values.add(op, made), permutation)
     return True
 
 
-def _concat(values: PermutedValues, op: array.ArrayOp) -> bool:
+def _concat(values: PermutedValues, op: array.ConcatOp) -> bool:
     permutation = next(values.known[operand] for operand in op.operands if operand in values.known)[1]
     undo = inverse(permutation)
     operands = [values.transposed(op, operand, undo) for operand in op.operands]
-    axis: int = op.attributes_of()["axis"]
-    values.replace(op, values.add(op, "concat", operands, axis=permutation[axis]), permutation)
+    shape = tuple(array_type(op.results[0]).shape[u] for u in undo)
+    made = rebuilt(op, operands, [_tensor(shape, op.results[0])])
+    made.axis = permutation[op.axis]
+    values.replace(op, values.add(op, made), permutation)
     return True
 
 
-def _transpose(values: PermutedValues, op: array.ArrayOp) -> bool:
+def _transpose(values: PermutedValues, op: array.TransposeOp) -> bool:
     source, inner = values.known[op.operands[0]]
-    outer: Permutation = op.attributes_of()["permutation"]
-    values.replace(op, source, tuple(inner[p] for p in outer))
+    values.replace(op, source, tuple(inner[p] for p in op.permutation))
     return True
 
 
-def _reshape(values: PermutedValues, op: array.ArrayOp) -> bool:
+def _reshape(values: PermutedValues, op: array.ReshapeOp) -> bool:
     """Dims that are split or merged move as one: the source has each group's dims side by side, and the groups in the
     order of their first dims there."""
     permutation = values.known[op.operands[0]][1]
@@ -166,7 +185,8 @@ def _reshape(values: PermutedValues, op: array.ArrayOp) -> bool:
     dims = [d for g in ordered for d in g[0]]
     moved = values.transposed(op, op.operands[0], tuple(dims))
     results = [d for g in ordered for d in g[1]]
-    result = values.add(op, "reshape", [moved], shape=tuple(after[d] for d in results))
+    shape = tuple(after[d] for d in results)
+    result = values.add(op, array.ReshapeOp(arguments=[moved], outputs=[_tensor(shape, moved)]))
     values.replace(op, result, inverse(tuple(results)))
     return True
 
@@ -190,24 +210,26 @@ def reshaped_groups(
     return groups if all(1 in map(len, g) or not all(g) for g in groups) else None
 
 
-def _gather(values: PermutedValues, op: array.ArrayOp) -> bool:
+def _gather(values: PermutedValues, op: array.GatherOp) -> bool:
     """Dims of the index arrays first, then the dims that are left, in the order of the source."""
     operand, *indices = op.operands
     if operand not in values.known:
         return False
     source, permutation = values.known[operand]
-    attributes = op.attributes_of()
-    indexed: tuple[int, ...] = attributes["axes"]
+    indexed = op.axes
     axes = tuple(permutation[a] for a in indexed)
     kept = [d for d in range(len(permutation)) if d not in axes]
     first = array_type(indices[0]).rank
     rest = (first + kept.index(p) for d, p in enumerate(permutation) if d not in indexed)
-    result = values.add(op, "gather", [source, *indices], **attributes | {"axes": axes})
-    values.replace(op, result, (*range(first), *rest))
+    shape = (*array_type(indices[0]).shape, *(array_type(source).shape[d] for d in kept))
+    made = rebuilt(op, [source, *indices], [_tensor(shape, source)])
+    made.axes = axes
+    values.replace(op, values.add(op, made), (*range(first), *rest))
     return True
 
 
-_RULES: dict[type[Operation], Callable[[PermutedValues, array.ArrayOp], bool]] = {
+# A rule takes the operation of its class.
+_RULES: dict[type[Operation], Callable[[PermutedValues, Any], bool]] = {
     array.MapOp: _elementwise,
     array.CastOp: _elementwise,
     array.BitcastOp: _elementwise,

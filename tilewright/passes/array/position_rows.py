@@ -52,17 +52,16 @@ class PositionRows:
     def of(op: array.ConvolveOp) -> PositionRows:
         """Rows of channels, and of results, begin where the machine may copy them."""
         image, weights, result = (array_type(value) for value in (*op.operands, op.results[0]))
-        a, window = op.attributes_of(), weights.shape[2:]
-        ones, strides = (1,) * len(window), tuple(a["strides"])
+        window = weights.shape[2:]
+        ones, strides = (1,) * len(window), op.strides
         merge, taken = (ones, strides) if math.prod(window) == 1 else (strides, ones)
-        padded = [n + low + high for n, low, high in zip(image.shape[2:], a["low"], a["high"], strict=True)]
+        padded = [n + low + high for n, low, high in zip(image.shape[2:], op.low, op.high, strict=True)]
         each = zip(padded, window, merge, taken, result.shape[2:], strict=True)
         sizes = [max(out - 1 + -(-w // m), -(-n // (m * t))) for n, w, m, t, out in each]
         aligned = TENSOR_COPY_BYTES // image.dtype.itemsize
         depth = _up(image.shape[1], aligned // math.gcd(aligned, math.prod(merge)))
         is_known = isinstance(op.operands[1].owner, array.ConstantOp)
-        low, dilation = tuple(a["low"]), tuple(a["dilation"])
-        rows = PositionRows(image, weights, result, is_known, low, dilation, merge, taken, tuple(sizes), depth)
+        rows = PositionRows(image, weights, result, is_known, op.low, op.dilation, merge, taken, tuple(sizes), depth)
         positions = _up(_last(result.shape[2:], rows.steps) + 1, TENSOR_COPY_BYTES // result.dtype.itemsize)
         missing = positions + _last(rows.window, rows.shifts) - math.prod(sizes)
         sizes[0] += -(-max(0, missing) // rows.steps[0])

@@ -240,11 +240,11 @@ def _moved(op: Operation, at: tuple[int | None, ...]) -> tuple[int | None, ...]:
     """The dims of the result along which the operand of an index map goes, from those of its result."""
     if isinstance(op, tile.BroadcastOp):
         before, after = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
-        axes: tuple[int, ...] = op.attributes_of()["axes"]
+        axes: tuple[int, ...] = op.axes
         return tuple(None if n == 1 != after[a] else at[a] for n, a in zip(before, axes, strict=True))
     if isinstance(op, tile.TransposeOp):
         turned: list[int | None] = [None] * len(at)
-        for place, source in enumerate(op.attributes_of()["permutation"]):
+        for place, source in enumerate(op.permutation):
             turned[source] = at[place]
         return tuple(turned)
     if isinstance(op, tile.RelayoutOp):

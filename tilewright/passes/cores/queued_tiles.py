@@ -127,10 +127,10 @@ class QueuedTiles(LoadedTiles):
                 return natural_form(op.map, shape, tile.ref_type(op.source).shape)
             case tile.TransposeOp():
                 own = self.natural(op.operands[0])
-                permutation: tuple[int, ...] = op.attributes_of()["permutation"]
+                permutation: tuple[int, ...] = op.permutation
                 return own.renamed({source: place for place, source in enumerate(permutation)})
             case tile.BroadcastOp():
-                axes: tuple[int, ...] = op.attributes_of()["axes"]
+                axes: tuple[int, ...] = op.axes
                 return self.natural(op.operands[0]).renamed(dict(enumerate(axes)))
             case tile.ReduceOp():
                 return reduced_form(self.natural(op.operands[0]), op)
@@ -184,7 +184,7 @@ class QueuedTiles(LoadedTiles):
         op = value.owner
         while value not in self.shared and isinstance(op, Operation):
             if isinstance(op, tile.TransposeOp):
-                permutation: tuple[int, ...] = op.attributes_of()["permutation"]
+                permutation: tuple[int, ...] = op.permutation
                 form = form.renamed(dict(enumerate(permutation)))
             elif is_unit_reshape(op):
                 back = {new: old for old, new in unit_places(op).items()}
@@ -423,7 +423,7 @@ def pieces_of(op: tile.SliceOp | tile.ConcatOp | tile.ReshapeOp) -> list[Piece]:
     same = tuple(AffineExpr.dimension(d) for d in range(len(shape)))
     match op:
         case tile.SliceOp():
-            starts, strides = op.attributes_of()["starts"], op.attributes_of()["strides"]
+            starts, strides = op.starts, op.strides
             source = tuple(plus(times(d, by), first) for d, by, first in zip(same, strides, starts, strict=True))
             return [Piece(op.operands[0], shape, source, same)]
         case tile.ReshapeOp():
@@ -437,7 +437,7 @@ def pieces_of(op: tile.SliceOp | tile.ConcatOp | tile.ReshapeOp) -> list[Piece]:
                 found.append(quotient if prod(before[:d]) == 1 else remainder(quotient, size))
             return [Piece(op.operands[0], shape, tuple(found), same)]
         case _:
-            axis: int = op.attributes_of()["axis"]
+            axis: int = op.axis
             pieces: list[Piece] = []
             first = 0
             for operand in op.operands:

@@ -261,7 +261,7 @@ def _number(value: SSAValue) -> int:
 
 
 def reduced_form(form: Form, op: tile.ReduceOp) -> Form:
-    reduced: tuple[int, ...] = op.attributes_of()["axes"]
+    reduced: tuple[int, ...] = op.axes
     kept = [d for d in range(array_type(op.operands[0]).rank) if d not in reduced]
     return form.renamed({d: place for place, d in enumerate(kept)})
 

@@ -291,15 +291,14 @@ class _Lowering:
         self.tiles.in_lines(op, fn)
 
     def _reduce(self, op: tile.ReduceOp) -> None:
-        attributes = op.attributes_of()
-        fn: str = attributes["fn"]
+        fn: str = op.fn
         operand = narrower(op.operands[0], self.tiles.shared)
         type = array_type(operand)
         if type.dtype.is_bool:
             fn = _BOOL_REDUCTIONS.get(fn, fn)
         form = self.tiles.natural(operand)
-        reduced: tuple[int, ...] = attributes["axes"]
-        identity = ops.FUNCTIONS[attributes["fn"]].identity
+        reduced: tuple[int, ...] = op.axes
+        identity = ops.FUNCTIONS[op.fn].identity
         value = None if identity is None else number_of_carrier(float(identity(type.dtype)), type.dtype)
         need = tuple(value if dim in reduced else None for dim in (form.rows, form.columns))
         held = self.tiles.held(operand, form, (need[0], need[1]))

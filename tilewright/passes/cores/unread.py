@@ -59,7 +59,7 @@ def _load_of(value: SSAValue, dim: int) -> tuple[tile.LoadOp, int] | None:
             case tile.LoadOp():
                 return op, dim
             case tile.TransposeOp():
-                permutation: tuple[int, ...] = op.attributes_of()["permutation"]
+                permutation: tuple[int, ...] = op.permutation
                 dim = permutation[dim]
             case tile.FillPaddingOp() | tile.CastOp():
                 pass

@@ -15,23 +15,22 @@ from tilewright.dtypes import DType
 def result_dims(op: array.ContractOp) -> tuple[list[int], list[int], list[int]]:
     """Batch, left-free and right-free dimensions, as result dimensions, without the dimension of a split contraction's
     parts."""
-    a = op.attributes_of()
     first = 0 if op.part is None else 1
-    batch = first + len(a["left_batch"])
-    left = batch + array_type(op.operands[0]).rank - len(a["left_batch"]) - len(a["left_contract"])
+    batch = first + len(op.left_batch)
+    left = batch + array_type(op.operands[0]).rank - len(op.left_batch) - len(op.left_contract)
     rank = array_type(op.results[0]).rank
     return list(range(first, batch)), list(range(batch, left)), list(range(left, rank))
 
 
 def depth_sizes_of(op: array.ContractOp) -> tuple[int, ...]:
     """The sizes of the contracted dims."""
-    summed: tuple[int, ...] = op.attributes_of()["left_contract"]
+    summed: tuple[int, ...] = op.left_contract
     return tuple(array_type(op.operands[0]).shape[d] for d in summed)
 
 
 def depth_of(op: array.ContractOp) -> int:
     """How much of the last contracted dim is summed together; 1 if none is contracted."""
-    summed: tuple[int, ...] = op.attributes_of()["left_contract"]
+    summed: tuple[int, ...] = op.left_contract
     depth = array_type(op.operands[0]).shape[summed[-1]] if summed else 1
     return depth if op.part is None else min(depth, op.part)
 

@@ -31,7 +31,7 @@ from tilewright.passes.kernels.lower_attention_group import (
 from tilewright.passes.kernels.lower_contract_group import ContractPlan, contract_of
 from tilewright.passes.kernels.lower_convolve_group import convolve_of, plan_rows, row_sizes
 from tilewright.passes.kernels.lower_loop_group import LoopPlan, group_space
-from tilewright.passes.kernels.lower_ordered_group import OrderedPlan, axis_of
+from tilewright.passes.kernels.lower_ordered_group import Ordered, OrderedPlan, axis_of
 from tilewright.passes.kernels.lower_reshape_group import ReshapePlan, plan_reshape
 
 # Pages of a line that a core goes through at a time.
@@ -82,14 +82,12 @@ class CorePlanner:
         same = left.dtype == right.dtype and left.dtype.is_float
         operand = None if same else accumulator_of(result.dtype)
         depth = max(1, min(tile.depth, depth_of(op)))
-        return ContractPlan(
-            result.shape, tuple(extents), depth_sizes, depth, operand, part=op.attributes_of().get("part")
-        )
+        return ContractPlan(result.shape, tuple(extents), depth_sizes, depth, operand, part=op.part)
 
     def convolve(self, group: array.FusedOp, level: int = 0) -> ContractPlan:
         op = convolve_of(group)
         result, kernel = array_type(op.results[0]), array_type(op.operands[1])
-        batches = op.attributes_of()["groups"] * math.prod((result.shape[0], *result.shape[2:-1]))
+        batches = op.groups * math.prod((result.shape[0], *result.shape[2:-1]))
         page_bytes, is_exact = TILE * TILE * kernel.dtype.itemsize, not kernel.dtype.is_float
         found = product_tile(*row_sizes(op), batches, page_bytes, self.grid, is_exact)
         return plan_rows(op, MatmulTile(found.rows, found.columns, found.depth))
@@ -109,7 +107,7 @@ class CorePlanner:
         rows, keys = attention_tile(_attention_sizes(parts, row_dim), self.grid)
         return AttentionPlan(array_type(parts.scores).shape, row_dim, rows, keys, shared_heads(parts))
 
-    def ordered(self, op: array.ArrayOp, level: int = 0) -> OrderedPlan:
+    def ordered(self, op: Ordered, level: int = 0) -> OrderedPlan:
         """Lines of one page side by side: whole ones where they are put in order, else in parts of as many pages as a
         tile has."""
         shape, axis = array_type(op.operands[0]).shape, axis_of(op)

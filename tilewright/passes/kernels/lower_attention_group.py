@@ -93,7 +93,7 @@ def query_dim(parts: AttentionParts) -> int:
     """The dimension of the scores of which a tile has several rows: the queries, or the heads that share keys where
     there is one query."""
     shape = array_type(parts.scores).shape
-    batch = len(parts.score_product.attributes_of()["left_batch"])
+    batch = len(parts.score_product.left_batch)
     queries = len(shape) - 2
     return queries if shape[queries] != 1 else max(range(batch, len(shape) - 1), key=lambda d: (shape[d], d))
 
@@ -132,9 +132,9 @@ def repeat_of(product: array.ContractOp) -> tuple[int, int] | None:
         return None
     spread = merged.operands[0].owner
     source, shape = array_type(spread.results[0]).shape, array_type(merged.results[0]).shape
-    for dim in range(len(product.attributes_of()["right_batch"])):
+    for dim in range(len(product.right_batch)):
         split = (*shape[:dim], *source[dim : dim + 2], *shape[dim + 1 :])
-        if source == split and dim + 1 not in spread.attributes_of()["axes"]:
+        if source == split and dim + 1 not in spread.axes:
             return dim, source[dim + 1]
     return None
 
@@ -297,7 +297,7 @@ class _Kernel:
 
     def _queries(self) -> Tile:
         first = self.parts.score_product
-        batch = len(first.attributes_of()["left_batch"])
+        batch = len(first.left_batch)
         return self._operand(first, 0, self.rows_at[batch:], Linear.of(self.inner))
 
     def _products(self, key_at: Linear) -> Tile:
@@ -333,8 +333,7 @@ class _Kernel:
 
     def _operand(self, op: array.ContractOp, side: int, free: Sequence[Linear], contracted: Linear) -> Tile:
         """An operand of a matmul as a tile of the type in which it is multiplied."""
-        a = op.attributes_of()
-        summed, paired = (a["left_contract"], a["left_batch"]) if side == 0 else (a["right_contract"], a["right_batch"])
+        summed, paired = (op.left_contract, op.left_batch) if side == 0 else (op.right_contract, op.right_batch)
         batch = self.rows_at[: len(paired)]
         at = operand_coordinates(len(batch) + len(free) + 1, paired, summed, batch, [contracted], free)
         return self.builder.cast(self.builder.pull(op.operands[side], at), self.plan.operand or self.dtype)

@@ -77,7 +77,6 @@ def lower_contract_group(
 ) -> None:
     """One output tile: a loop over the contracted dimensions, then the epilogue."""
     op = contract_of(group)
-    a = op.attributes_of()
     batch, rows, columns = result_dims(op)
     result = array_type(op.results[0])
     row = Axis(plan.extents[rows[-1]] if rows else 1, ROW, "m")
@@ -94,16 +93,16 @@ def lower_contract_group(
         inner = depth_positions(plan, depth, counters, first)
         left_at = operand_coordinates(
             array_type(op.operands[0]).rank,
-            a["left_batch"],
-            a["left_contract"],
+            op.left_batch,
+            op.left_contract,
             [at[d] for d in batch],
             inner,
             [at[d] for d in rows],
         )
         right_at = operand_coordinates(
             array_type(op.operands[1]).rank,
-            a["right_batch"],
-            a["right_contract"],
+            op.right_batch,
+            op.right_contract,
             [at[d] for d in batch],
             inner,
             [at[d] for d in columns],
@@ -167,7 +166,7 @@ def store_roots(
 def _outward(value: SSAValue, anchor: SSAValue, at: Coordinates) -> Coordinates:
     """Coordinates of a root, seen through the transposes between it and the anchor."""
     while value is not anchor and isinstance(value.owner, array.TransposeOp):
-        permutation: tuple[int, ...] = value.owner.attributes_of()["permutation"]
+        permutation: tuple[int, ...] = value.owner.permutation
         inner = _outward(value.owner.operands[0], anchor, at)
         return tuple(inner[p] for p in permutation)
     return at

@@ -38,14 +38,14 @@ def convolve_plan(op: array.ConvolveOp, rows: int, columns: int, depth: int, ope
 def row_sizes(op: array.ConvolveOp) -> tuple[int, int, int]:
     """Rows, columns and depth of the matmul that computes a row of a convolution's result for one window position."""
     kernel = array_type(op.operands[1])
-    per_group = kernel.shape[0] // op.attributes_of()["groups"]
+    per_group = kernel.shape[0] // op.groups
     return max(1, per_group), max(1, array_type(op.results[0]).shape[-1]), kernel.shape[1]
 
 
 def plan_rows(op: array.ConvolveOp, tile: MatmulTile) -> ContractPlan:
     """The plan of a convolution row by row of its result, by about such a tile: no tile has channels of two groups."""
     result = array_type(op.results[0])
-    per_group = array_type(op.operands[1]).shape[0] // op.attributes_of()["groups"]
+    per_group = array_type(op.operands[1]).shape[0] // op.groups
     rows = max(1, tile.rows)
     while per_group % rows:
         rows -= 1
@@ -66,7 +66,6 @@ def lower_convolve_group(
 ) -> None:
     """A matmul of weights (rows) with shifted windows of the image (columns), summed over window positions."""
     op = convolve_of(group)
-    a = op.attributes_of()
     image, weights = op.operands
     image_type, kernel_type, result = array_type(image), array_type(weights), array_type(op.results[0])
     row, column = Axis(plan.extents[1], ROW, "o"), Axis(plan.extents[-1], COLUMN, "x")
@@ -76,17 +75,17 @@ def lower_convolve_group(
         at.append(tile_position(axis, counter, plan.extents[d], plan.shape[d]))
     depth = Axis(plan.depth_extent, DEPTH, "c")
     acc_type = accumulator_of(result.dtype)
-    per_group, channels = kernel_type.shape[0] // a["groups"], kernel_type.shape[1]
-    group_start = _group_start(builder, at[1], indices[1], plan.extents[1], per_group, channels, a["groups"])
+    per_group, channels = kernel_type.shape[0] // op.groups, kernel_type.shape[1]
+    group_start = _group_start(builder, at[1], indices[1], plan.extents[1], per_group, channels, op.groups)
 
     def step(counters: Sequence[SSAValue], total: Tile) -> Tile:
         *window, channel = depth_positions(plan, depth, counters)
         spatial: list[Linear] = []
         masks: list[Tile] = []
         for d, w in enumerate(window):
-            position = at[d + 2] * a["strides"][d] + w * a["dilation"][d] + -a["low"][d]
+            position = at[d + 2] * op.strides[d] + w * op.dilation[d] + -op.low[d]
             spatial.append(position)
-            masks.extend(_inside(builder, position, image_type.shape[d + 2], a["low"][d], a["high"][d]))
+            masks.extend(_inside(builder, position, image_type.shape[d + 2], op.low[d], op.high[d]))
         left = builder.pull(weights, (at[1], channel, *window))
         right = builder.pull(image, (at[0], group_start + channel, *spatial))
         zero = builder.full(0, image_type.dtype)

@@ -63,7 +63,7 @@ def reduced_space(group: array.FusedOp) -> ReducedSpace:
     if in_parts:
         space, axes = _space_of_parts(first)
     dtype = array_type(first.operands[0]).dtype.compute
-    return ReducedSpace(first.attributes_of()["fn"], dtype, space, axes, in_parts, again and not in_parts)
+    return ReducedSpace(first.fn, dtype, space, axes, in_parts, again and not in_parts)
 
 
 def reduction_plan(reduced: ReducedSpace, tile: Mapping[int, int] | Sequence[int]) -> LoopPlan:
@@ -80,16 +80,17 @@ def has_transpose(group: array.FusedOp, space: tuple[int, ...]) -> bool:
 
 def _space_of_parts(op: array.ReduceOp) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The shape and reduced dimensions that a reduction in parts would have, were the parts a dimension of its own."""
-    a, shape = op.attributes_of(), list(array_type(op.operands[0]).shape)
-    shape[a["part_axis"]] = a["part"]
-    return (array_type(op.results[0]).shape[0], *shape), tuple(d + 1 for d in a["axes"])
+    shape = list(array_type(op.operands[0]).shape)
+    if op.part_axis is not None and op.part is not None:
+        shape[op.part_axis] = op.part
+    return (array_type(op.results[0]).shape[0], *shape), tuple(d + 1 for d in op.axes)
 
 
 def group_space(group: array.FusedOp) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The full shape of a loop group and the dimensions that it reduces."""
     for op in group.body.block.ops:
         if isinstance(op, array.ReduceOp):
-            return array_type(op.operands[0]).shape, op.attributes_of()["axes"]
+            return array_type(op.operands[0]).shape, op.axes
     return array_type(group.results[0]).shape, ()
 
 

@@ -25,6 +25,7 @@ from tilewright.passes.kernels.indexing import Axis, Coordinates, Linear, Tile
 from tilewright.passes.kernels.tile_builder import TileBuilder
 from tilewright.primitives import ArrayType
 
+Ordered = array.ScanOp | array.SortOp | array.ArgReduceOp | array.TopKOp
 ORDERED = (array.ScanOp, array.SortOp, array.ArgReduceOp, array.TopKOp)
 
 
@@ -53,13 +54,13 @@ class OrderedPlan:
         return -(-self.shape[self.axis] // max(1, self.part))
 
 
-def ordered_op(group: array.FusedOp) -> array.ArrayOp:
+def ordered_op(group: array.FusedOp) -> Ordered:
     return next(op for op in group.body.block.ops if isinstance(op, ORDERED))
 
 
-def axis_of(op: array.ArrayOp) -> int:
+def axis_of(op: Ordered) -> int:
     """The axis along which an ordered operation works."""
-    return array_type(op.operands[0]).rank - 1 if isinstance(op, array.TopKOp) else op.attributes_of()["axis"]
+    return array_type(op.operands[0]).rank - 1 if isinstance(op, array.TopKOp) else op.axis
 
 
 def ordered_stages(group: array.FusedOp, plan: OrderedPlan, in_turns: bool) -> list[Stage]:
@@ -157,7 +158,7 @@ def _whole(group: array.FusedOp, plan: OrderedPlan, builder: TileBuilder, indice
 
 
 def _apply(
-    builder: TileBuilder, op: array.ArrayOp, operands: Sequence[SSAValue], tiling: _Tiling
+    builder: TileBuilder, op: Ordered, operands: Sequence[SSAValue], tiling: _Tiling
 ) -> tuple[Sequence[SSAValue], tuple[Axis, ...]]:
     """Append the tile form of the operation; gives its results and their axes."""
     axes, position = tiling.axes, tiling.axes.index(tiling.along)
@@ -179,11 +180,9 @@ def _apply(
         return made.results, (*tiling.kept, first)
     if isinstance(op, array.ScanOp):
         made = tile.ScanOp(arguments=operands, fn=op.fn, axis=position, reverse=op.reverse, outputs=[tensor(types[0])])
-    elif isinstance(op, array.SortOp):
+    else:
         outputs = [tensor(t) for t in types]
         made = tile.SortOp(arguments=operands, axis=position, descending=op.descending, outputs=outputs)
-    else:
-        raise CompilerBug(f"`{op.name}` is no ordered operation")
     builder.block.add_op(made)
     return made.results, axes
 
@@ -239,9 +238,7 @@ def _scan_in_turns(op: array.ScanOp, plan: OrderedPlan, builder: TileBuilder, in
     builder.loop(plan.parts, [builder.full(_neutral(fn, dtype), dtype, tiling.kept)], turn)
 
 
-def _best_of_parts(
-    op: array.ArrayOp, plan: OrderedPlan, builder: TileBuilder, indices: Values, outputs: Values
-) -> None:
+def _best_of_parts(op: Ordered, plan: OrderedPlan, builder: TileBuilder, indices: Values, outputs: Values) -> None:
     """The best element of each part, and its index in the line."""
     tiling = _tiling(plan, indices, plan.part)
     part = _part_that_loses(op, plan, builder, tiling)
@@ -253,19 +250,21 @@ def _best_of_parts(
     builder.store(builder.position(place), outputs[1], stored)
 
 
-def _part_that_loses(op: array.ArrayOp, plan: OrderedPlan, builder: TileBuilder, tiling: _Tiling) -> Tile:
+def _part_that_loses(op: Ordered, plan: OrderedPlan, builder: TileBuilder, tiling: _Tiling) -> Tile:
     """A part of the operand; what is beyond its end loses against all elements."""
     operand, size = op.operands[0], plan.shape[plan.axis]
     if size % plan.part == 0:
         return builder.pull(operand, tiling.at)
-    value = _neutral(op.attributes_of()["fn"], array_type(operand).dtype)
+    if not isinstance(op, array.ArgReduceOp):
+        raise CompilerBug(f"`{op.name}` is not divided into parts")
+    value = _neutral(op.fn, array_type(operand).dtype)
     if operand in builder.refs:
         return builder.load(builder.refs[operand], tiling.at, fill=value)
     return builder.fill_padding(builder.pull(operand, tiling.at), tiling.at[plan.axis], size, value)
 
 
 def _best_part(
-    op: array.ArrayOp, plan: OrderedPlan, builder: TileBuilder, indices: Values, outputs: Values, earlier: Values
+    op: Ordered, plan: OrderedPlan, builder: TileBuilder, indices: Values, outputs: Values, earlier: Values
 ) -> None:
     """The index of the best of all parts' elements."""
     tiling = _tiling(plan, indices, plan.parts)

@@ -93,7 +93,7 @@ def _chain(root: SSAValue) -> Iterator[array.TransposeOp | array.ReshapeOp]:
 
 def _turned(op: array.TransposeOp, at: Sequence[Any]) -> list[Any]:
     inner: list[Any] = [None] * len(at)
-    for place, source in enumerate(op.attributes_of()["permutation"]):
+    for place, source in enumerate(op.permutation):
         inner[source] = at[place]
     return inner
 

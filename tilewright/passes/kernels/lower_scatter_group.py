@@ -27,21 +27,20 @@ def lower_scatter_group(group: array.FusedOp, builder: TileBuilder, outputs: Seq
 
 def combine_updates(op: array.ScatterOp, builder: TileBuilder, out: SSAValue) -> None:
     """Combine updates with what `out` holds, one index at a time: later updates must see earlier ones."""
-    a = op.attributes_of()
     source, updates, *index_arrays = op.operands
     shape = array_type(source).shape
     index_shape = array_type(index_arrays[0]).shape
-    rest = [d for d in range(len(shape)) if d not in a["axes"]]
+    rest = [d for d in range(len(shape)) if d not in op.axes]
 
     def place(counters: list[SSAValue]) -> None:
         position = tuple(Linear.of(c) for c in counters)
-        pairs = zip(index_arrays, a["axes"], strict=True)
+        pairs = zip(index_arrays, op.axes, strict=True)
         lanes = {axis: builder.cast(builder.pull(i, position), dtypes.i64) for i, axis in pairs}
         axes = {d: Axis(shape[d], d, f"d{d}") for d in rest}
         target = tuple(Linear.of(lanes[d]) if d in lanes else Linear.of(axes[d]) for d in range(len(shape)))
         update = builder.pull(updates, (*position, *(Linear.of(axes[d]) for d in rest)))
-        if a["fn"] != "set":
-            update = builder.map(a["fn"], builder.load(out, target), update)
+        if op.fn != "set":
+            update = builder.map(op.fn, builder.load(out, target), update)
         builder.store(update, out, target)
 
     def nest(dims: tuple[int, ...], counters: list[SSAValue]) -> None:

@@ -11,7 +11,7 @@ from tilewright.passes.kernels.core_planner import CorePlanner
 from tilewright.passes.kernels.lower_attention_group import AttentionParts, AttentionPlan
 from tilewright.passes.kernels.lower_contract_group import ContractPlan
 from tilewright.passes.kernels.lower_loop_group import LoopPlan
-from tilewright.passes.kernels.lower_ordered_group import OrderedPlan
+from tilewright.passes.kernels.lower_ordered_group import Ordered, OrderedPlan
 from tilewright.passes.kernels.lower_reshape_group import ReshapePlan
 from tilewright.passes.kernels.vector_planner import VectorPlanner
 from tilewright.passes.kernels.warp_planner import WarpPlanner
@@ -64,7 +64,7 @@ class KernelPlanner(Protocol):
         """Blocks of queries and keys."""
         ...
 
-    def ordered(self, op: array.ArrayOp, level: int = 0) -> OrderedPlan:
+    def ordered(self, op: Ordered, level: int = 0) -> OrderedPlan:
         """Tiles of a scan, a sort, an argument reduction or a top-k: the full length of the axis, or parts of it.
 
         Raises:

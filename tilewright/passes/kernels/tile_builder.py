@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from xdsl.dialects.builtin import LocationAttr, UnknownLoc
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
@@ -113,71 +114,67 @@ def locate(first: Operation | None, location: LocationAttr) -> None:
 
 # ---- one rule per primitive -----------------------------------------------------------------------------------------
 
-Rule = Callable[[TileBuilder, array.ArrayOp, Coordinates], Tile]
+# A rule takes the operation of its primitive.
+Rule = Callable[[TileBuilder, Any, Coordinates], Tile]
 
 
-def _pull_constant(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
-    a = op.attributes_of()
-    if a["resource"]:
+def _pull_constant(b: TileBuilder, op: array.ConstantOp, at: Coordinates) -> Tile:
+    if op.resource:
         raise CompilerBug("array constants are inputs of their group")
-    return b.full(a["value"], dtypes.by_name(a["dtype"]))
+    return b.full(op.value, array_type(op.results[0]).dtype)
 
 
-def _pull_iota(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
-    a = op.attributes_of()
-    axis: int = a["axis"]
-    return b.cast(b.position(at[axis]), dtypes.by_name(a["dtype"]))
+def _pull_iota(b: TileBuilder, op: array.IotaOp, at: Coordinates) -> Tile:
+    return b.cast(b.position(at[op.axis]), array_type(op.results[0]).dtype)
 
 
-def _pull_map(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
-    return b.map(op.attributes_of()["fn"], *(b.pull(o, at) for o in op.operands))
+def _pull_map(b: TileBuilder, op: array.MapOp, at: Coordinates) -> Tile:
+    return b.map(op.fn, *(b.pull(o, at) for o in op.operands))
 
 
-def _pull_cast(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+def _pull_cast(b: TileBuilder, op: array.CastOp, at: Coordinates) -> Tile:
     return b.cast(b.pull(op.operands[0], at), array_type(op.results[0]).dtype)
 
 
-def _pull_bitcast(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+def _pull_bitcast(b: TileBuilder, op: array.BitcastOp, at: Coordinates) -> Tile:
     operand = b.pull(op.operands[0], at)
     type = ArrayType(operand.shape, array_type(op.results[0]).dtype)
     return Tile(b.new(tile.BitcastOp(arguments=[operand.value], outputs=[tensor(type)])), operand.axes)
 
 
-def _pull_broadcast(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+def _pull_broadcast(b: TileBuilder, op: array.BroadcastOp, at: Coordinates) -> Tile:
     sizes = array_type(op.operands[0]).shape
     result = array_type(op.results[0]).shape
-    axes: tuple[int, ...] = op.attributes_of()["axes"]
+    axes: tuple[int, ...] = op.axes
     inner = tuple(
         Linear() if size == 1 and result[axis] != 1 else at[axis] for size, axis in zip(sizes, axes, strict=True)
     )
     return b.pull(op.operands[0], inner)
 
 
-def _pull_transpose(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+def _pull_transpose(b: TileBuilder, op: array.TransposeOp, at: Coordinates) -> Tile:
     inner: list[Linear] = [Linear()] * len(at)
-    for position, source in enumerate(op.attributes_of()["permutation"]):
+    for position, source in enumerate(op.permutation):
         inner[source] = at[position]
     return b.pull(op.operands[0], tuple(inner))
 
 
-def _pull_slice(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
-    a = op.attributes_of()
-    inner = tuple(c * stride + start for c, start, stride in zip(at, a["starts"], a["strides"], strict=True))
+def _pull_slice(b: TileBuilder, op: array.SliceOp, at: Coordinates) -> Tile:
+    inner = tuple(c * stride + start for c, start, stride in zip(at, op.starts, op.strides, strict=True))
     return b.pull(op.operands[0], inner)
 
 
-def _pull_unfold(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
-    a = op.attributes_of()
-    axis, steps = a["axis"], a["steps"]
+def _pull_unfold(b: TileBuilder, op: array.UnfoldOp, at: Coordinates) -> Tile:
+    axis, steps = op.axis, op.steps
     place = Linear()
     for c, step in zip(at[axis : axis + len(steps)], steps, strict=True):
         place = place + c * step
     return b.pull(op.operands[0], (*at[:axis], place, *at[axis + len(steps) :]))
 
 
-def _pull_reverse(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+def _pull_reverse(b: TileBuilder, op: array.ReverseOp, at: Coordinates) -> Tile:
     shape = array_type(op.operands[0]).shape
-    axes = op.attributes_of()["axes"]
+    axes = op.axes
     return b.pull(op.operands[0], tuple(c * -1 + (shape[d] - 1) if d in axes else c for d, c in enumerate(at)))
 
 
@@ -192,14 +189,13 @@ def _compare(b: TileBuilder, fn: str, position: Tile, bound: int) -> Tile:
     return b.map(fn, position, b.full(bound, dtypes.i64))
 
 
-def _pull_pad(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+def _pull_pad(b: TileBuilder, op: array.PadOp, at: Coordinates) -> Tile:
     operand, value = op.operands
-    a = op.attributes_of()
     sizes, result = array_type(operand).shape, array_type(op.results[0]).shape
     outside = b.pull(value, ())
     conditions: list[Tile] = []
     inner: list[Linear] = []
-    for c, n, total, low, interior in zip(at, sizes, result, a["low"], a["interior"], strict=True):
+    for c, n, total, low, interior in zip(at, sizes, result, op.low, op.interior, strict=True):
         shifted = c + -low
         if interior:
             step = b.full(interior + 1, dtypes.i64)
@@ -217,8 +213,8 @@ def _pull_pad(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
     return b.map("select", _all(b, conditions), inside, outside) if conditions else inside
 
 
-def _pull_concat(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
-    axis: int = op.attributes_of()["axis"]
+def _pull_concat(b: TileBuilder, op: array.ConcatOp, at: Coordinates) -> Tile:
+    axis: int = op.axis
     parts = [(o, array_type(o).shape[axis]) for o in op.operands if array_type(o).shape[axis]]
     position = b.position(at[axis])
     start = sum(size for _, size in parts)
@@ -246,15 +242,15 @@ def clamp(b: TileBuilder, index: Tile, high: int) -> Linear:
 def _place(b: TileBuilder, index: SSAValue, at: Coordinates, high: int) -> Linear:
     """An index array at coordinates, clamped to 0..high: where it counts along a dimension, that coordinate."""
     if isinstance(index.owner, array.IotaOp) and index not in b.refs:
-        axis: int = index.owner.attributes_of()["axis"]
+        axis: int = index.owner.axis
         if array_type(index).shape[axis] <= high + 1:
             return at[axis]
     return clamp(b, b.pull(index, at), high)
 
 
-def _pull_gather(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+def _pull_gather(b: TileBuilder, op: array.GatherOp, at: Coordinates) -> Tile:
     source, *indices = op.operands
-    axes: tuple[int, ...] = op.attributes_of()["axes"]
+    axes: tuple[int, ...] = op.axes
     shape = array_type(source).shape
     rank = array_type(indices[0]).rank
     lanes = {axis: _place(b, i, at[:rank], shape[axis] - 1) for i, axis in zip(indices, axes, strict=True)}
@@ -262,16 +258,16 @@ def _pull_gather(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
     return b.pull(source, tuple(lanes[d] if d in lanes else next(rest) for d in range(len(shape))))
 
 
-def _pull_dynamic_slice(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+def _pull_dynamic_slice(b: TileBuilder, op: array.DynamicSliceOp, at: Coordinates) -> Tile:
     source, *starts = op.operands
-    sizes = op.attributes_of()["sizes"]
+    sizes = op.sizes
     inner: list[Linear] = []
     for c, start, n, size in zip(at, starts, array_type(source).shape, sizes, strict=True):
         inner.append(c if n == size else c + clamp(b, b.pull(start, ()), n - size))
     return b.pull(source, tuple(inner))
 
 
-def _pull_dynamic_update_slice(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+def _pull_dynamic_update_slice(b: TileBuilder, op: array.DynamicUpdateSliceOp, at: Coordinates) -> Tile:
     source, update, *starts = op.operands
     conditions: list[Tile] = []
     inner: list[Linear] = []
@@ -289,7 +285,7 @@ def _pull_dynamic_update_slice(b: TileBuilder, op: array.ArrayOp, at: Coordinate
     return b.map("select", _all(b, conditions), updated, b.pull(source, at)) if conditions else updated
 
 
-def _pull_reshape(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+def _pull_reshape(b: TileBuilder, op: array.ReshapeOp, at: Coordinates) -> Tile:
     """Dimensions of size 1 come and go for free; otherwise the linear index is split by division."""
     source, result = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
     kept = [c for c, n in zip(at, result, strict=True) if n != 1]
@@ -353,24 +349,24 @@ def _values(term: Axis | SSAValue | Tile) -> int | None:
     return owner.grid_shape[term.index - len(owner.effect_names)]
 
 
-def _pull_reduce(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+def _pull_reduce(b: TileBuilder, op: array.ReduceOp, at: Coordinates) -> Tile:
     return _reductions(b, [op], at)[0]
 
 
-def _reductions(b: TileBuilder, group: Sequence[array.ArrayOp], at: Coordinates) -> list[Tile]:
+def _reductions(b: TileBuilder, group: Sequence[array.ReduceOp], at: Coordinates) -> list[Tile]:
     """The tiles of reductions that share their loops, as `pull_reductions` has them."""
-    reduced: tuple[int, ...] = group[0].attributes_of()["axes"]
+    reduced: tuple[int, ...] = group[0].axes
     shape = array_type(group[0].operands[0]).shape
     if any(shape[d] == 0 for d in reduced):
         return [b.full(_identity(op), array_type(op.results[0]).dtype) for op in group]
-    part: int | None = group[0].attributes_of().get("part")
-    divided: int | None = group[0].attributes_of().get("part_axis")
+    part: int | None = group[0].part
+    divided: int | None = group[0].part_axis
     sizes = tuple(part if part is not None and d == divided else n for d, n in enumerate(shape))
     extents = b.reduced.get((shape, reduced)) or nested_extents(sizes, reduced)
     used = axes_of(at)
     axes = {d: b.reduce_axis(shape, d, extents[d], used) for d in reduced}
 
-    def chunk(op: array.ArrayOp, counters: Mapping[int, Linear]) -> Tile:
+    def chunk(op: array.ReduceOp, counters: Mapping[int, Linear]) -> Tile:
         kept = iter(at if part is None else at[1:])
         # Within a part, and within the array.
         local = {d: Linear.of(axes[d]) + (counters[d] * extents[d] if d in counters else 0) for d in axes}
@@ -385,7 +381,7 @@ def _reductions(b: TileBuilder, group: Sequence[array.ArrayOp], at: Coordinates)
                 terms = b.fill_padding(terms, local[d], sizes[d], _identity(op))
             if shape[d] % sizes[d]:
                 terms = b.fill_padding(terms, inner[d], shape[d], _identity(op))
-        return b.reduce(terms, op.attributes_of()["fn"], list(axes.values()))
+        return b.reduce(terms, op.fn, list(axes.values()))
 
     looped: dict[int, int] = {d: -(-sizes[d] // extents[d]) for d in reduced if extents[d] < sizes[d]}
     # The whole reduction's result depends on the kept coordinates alone: those of the operand bound its axes.
@@ -393,8 +389,8 @@ def _reductions(b: TileBuilder, group: Sequence[array.ArrayOp], at: Coordinates)
     return [b.cast(total, array_type(op.results[0]).dtype) for op, total in zip(group, totals, strict=True)]
 
 
-def _identity(op: array.ArrayOp) -> float | int | bool:
-    fn = op.attributes_of()["fn"]
+def _identity(op: Reduction) -> float | int | bool:
+    fn = op.fn
     identity = ops.FUNCTIONS[fn].identity
     if identity is None:
         raise CompilerBug(f"`{fn}` does not reduce")
@@ -406,29 +402,29 @@ def _summed_type(op: array.ArrayOp) -> DType:
     return array_type(op.operands[0]).dtype.compute
 
 
+Reduction = array.ReduceOp | array.WindowReduceOp
+R = TypeVar("R", array.ReduceOp, array.WindowReduceOp)
 # The totals after a trip of a loop, by its number and the totals before.
 Trip = Callable[[Linear, Sequence[Tile]], Sequence[Tile]]
 
 
 def _combine_trips(
     b: TileBuilder,
-    group: Sequence[array.ArrayOp],
+    group: Sequence[R],
     trips: Mapping[int, int],
     kept: Sequence[Axis],
-    chunk: Callable[[array.ArrayOp, Mapping[int, Linear]], Tile],
+    chunk: Callable[[R, Mapping[int, Linear]], Tile],
 ) -> list[Tile]:
     """The chunks of all trips of nested loops combined, outermost first. Long float sums are cut: a loop over blocks
     around the loop over the trips of a block, or a partial sum for each trip of an outer loop."""
-    in_blocks = b.sums_in_blocks and any(
-        op.attributes_of()["fn"] == "add" and _summed_type(op).is_float for op in group
-    )
+    in_blocks = b.sums_in_blocks and any(op.fn == "add" and _summed_type(op).is_float for op in group)
     counters: dict[int, Linear] = {}
 
     def start() -> list[Tile]:
         return [b.full(_identity(op), _summed_type(op), tuple(kept)) for op in group]
 
     def combined(totals: Sequence[Tile], more: Sequence[Tile]) -> list[Tile]:
-        return [b.map(op.attributes_of()["fn"], *pair) for op, *pair in zip(group, totals, more, strict=True)]
+        return [b.map(op.fn, *pair) for op, *pair in zip(group, totals, more, strict=True)]
 
     def nest(dims: Sequence[int], totals: Sequence[Tile]) -> Sequence[Tile]:
         if not dims:
@@ -475,27 +471,26 @@ def _block_of_trips(trips: int) -> int:
     return min(dividing, key=lambda n: abs(n - SUM_BLOCK), default=SUM_BLOCK)
 
 
-def _pull_window_reduce(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
-    a = op.attributes_of()
-    window: tuple[int, ...] = a["window"]
+def _pull_window_reduce(b: TileBuilder, op: array.WindowReduceOp, at: Coordinates) -> Tile:
+    window: tuple[int, ...] = op.window
     (operand,) = op.operands
     type = array_type(operand)
     extents = held_window(window, b.most_of_window)
     axes = {d: Axis(n, REDUCED_ORDER + d, f"w{d}") for d, n in enumerate(extents) if n > 1}
 
-    def chunk(op: array.ArrayOp, counters: Mapping[int, Linear]) -> Tile:
+    def chunk(op: array.WindowReduceOp, counters: Mapping[int, Linear]) -> Tile:
         inner: list[Linear] = []
         conditions: list[Tile] = []
         for d, c in enumerate(at):
-            position = c * a["strides"][d] + -a["low"][d]
+            position = c * op.strides[d] + -op.low[d]
             if d in axes:
-                position = position + Linear.of(axes[d], a["dilation"][d])
+                position = position + Linear.of(axes[d], op.dilation[d])
             if d in counters:
-                position = position + counters[d] * (extents[d] * a["dilation"][d])
+                position = position + counters[d] * (extents[d] * op.dilation[d])
             inner.append(position)
-            if a["low"][d]:
+            if op.low[d]:
                 conditions.append(_compare(b, "greater_equal", b.position(position), 0))
-            if a["high"][d]:
+            if op.high[d]:
                 conditions.append(_compare(b, "less", b.position(position), type.shape[d]))
         value = b.pull(operand, tuple(inner))
         if conditions:
@@ -504,7 +499,7 @@ def _pull_window_reduce(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> T
         if not axes:
             return value
         every = ordered((*value.axes, *axes.values()))
-        return b.reduce(Tile(b.expand(value, every), every), a["fn"], list(axes.values()))
+        return b.reduce(Tile(b.expand(value, every), every), op.fn, list(axes.values()))
 
     looped = {d: n // extents[d] for d, n in enumerate(window) if extents[d] < n}
     total = _combine_trips(b, [op], looped, axes_of(at), chunk)[0] if looped else chunk(op, {})
@@ -520,7 +515,7 @@ def held_window(window: Sequence[int], most: int | None) -> tuple[int, ...]:
     return tuple(reversed(extents))
 
 
-def _pull_random_bits(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+def _pull_random_bits(b: TileBuilder, op: array.RandomBitsOp, at: Coordinates) -> Tile:
     """Philox4x32-10 on the linear index, as `semantics.array.philox` defines it."""
     linear = Linear()
     for c, n in zip(at, array_type(op.results[0]).shape, strict=True):

@@ -39,7 +39,7 @@ from tilewright.passes.kernels.lower_loop_group import (
     reduced_space,
     reduction_plan,
 )
-from tilewright.passes.kernels.lower_ordered_group import PART_COLUMNS, OrderedPlan, axis_of
+from tilewright.passes.kernels.lower_ordered_group import PART_COLUMNS, Ordered, OrderedPlan, axis_of
 from tilewright.passes.kernels.lower_reshape_group import ReshapePlan
 
 TILE_ELEMENTS = 4096
@@ -89,7 +89,6 @@ class VectorPlanner:
 
     def contract(self, group: array.FusedOp, level: int = 0) -> ContractPlan:
         op = contract_of(group)
-        a = op.attributes_of()
         result, depth_sizes = array_type(op.results[0]), depth_sizes_of(op)
         _, rows, columns = result_dims(op)
         last_rows = result.shape[rows[-1]] if rows else 1
@@ -129,7 +128,7 @@ class VectorPlanner:
             accumulator_of(result.dtype) if atom is None else None,
             name,
             checked=checked,
-            part=a.get("part"),
+            part=op.part,
         )
 
     def convolve(self, group: array.FusedOp, level: int = 0) -> ContractPlan:
@@ -146,7 +145,7 @@ class VectorPlanner:
     def attention(self, parts: AttentionParts, fallback: Fallback) -> AttentionPlan:
         return plan_in_blocks(parts, self.threads)
 
-    def ordered(self, op: array.ArrayOp, level: int = 0) -> OrderedPlan:
+    def ordered(self, op: Ordered, level: int = 0) -> OrderedPlan:
         """Lines side by side: short ones until a tile has some thousand elements; of those that run across vectors as
         many as there are, as long as every thread gets a tile, or as many as share cache lines where each is sorted."""
         shape = array_type(op.operands[0]).shape
@@ -179,10 +178,9 @@ def _atom_of_parts(group: array.FusedOp, op: array.ContractOp, machine: Machine)
     """The atom that computes a matmul from bf16 parts. Both operands are arrays of the group, under transposes at most,
     and no constants: they are read again if the result is not finite."""
     left, right = (array_type(operand).dtype for operand in op.operands)
-    a = op.attributes_of()
     _, rows, columns = result_dims(op)
     ends = [array_type(op.results[0]).shape[d] for d in (*rows[-1:], *columns[-1:])]
-    ends += [array_type(op.operands[0]).shape[d] for d in a["left_contract"][-1:]]
+    ends += [array_type(op.operands[0]).shape[d] for d in op.left_contract[-1:]]
     if op.precision is not None or op.part is not None or len(ends) < 3 or min(ends) < 2:
         return None
     for operand in op.operands:
@@ -195,10 +193,9 @@ def _atom_of_parts(group: array.FusedOp, op: array.ContractOp, machine: Machine)
 def product_of(group: array.FusedOp) -> Product:
     """Facts of a `contract` group for the cost model."""
     op = contract_of(group)
-    a = op.attributes_of()
     left, right, result = (array_type(value) for value in (*op.operands, op.results[0]))
     _, rows, columns = result_dims(op)
-    summed: tuple[int, ...] = a["left_contract"]
+    summed: tuple[int, ...] = op.left_contract
     dtype = accumulator_of(result.dtype)
     is_read = left.dtype == dtype and op.precision is None
     in_place = bool(summed) and _lies_along(op.operands[0], summed[-1]) and is_read
@@ -231,13 +228,13 @@ def _lies_along(value: SSAValue, dim: int) -> bool:
     """Whether a value is an array of the group, seen through transposes, whose neighbours in memory are those along a
     dim: such a left operand is read in place."""
     while isinstance(value.owner, array.TransposeOp | array.UnfoldOp):
-        a, (inner,) = value.owner.attributes_of(), value.owner.operands
-        if isinstance(value.owner, array.TransposeOp):
-            dim = a["permutation"][dim]
-        elif array_type(inner).rank - 1 != a["axis"] or dim < a["axis"] or a["steps"][dim - a["axis"]] != 1:
+        op, (inner,) = value.owner, value.owner.operands
+        if isinstance(op, array.TransposeOp):
+            dim = op.permutation[dim]
+        elif array_type(inner).rank - 1 != op.axis or dim < op.axis or op.steps[dim - op.axis] != 1:
             return False
         else:
-            dim = a["axis"]
+            dim = op.axis
         value = inner
     return isinstance(value, BlockArgument) and dim == array_type(value).rank - 1
 
@@ -251,7 +248,7 @@ def _reads_array(group: array.FusedOp, op: array.ContractOp) -> bool:
         return False
     if type.dtype != array_type(op.results[0]).dtype.compute:
         return False
-    summed = op.attributes_of()["right_contract"]
+    summed = op.right_contract
     return type.rank - 1 not in summed and not isinstance(group.operands[right.index].owner, array.ConstantOp)
 
 
@@ -263,7 +260,7 @@ def _turned_dim(group: array.FusedOp) -> int | None:
     transpose, *rest = group.body.block.ops
     if not isinstance(transpose, array.TransposeOp) or len(rest) != 1 or 0 in array_type(group.results[0]).shape:
         return None
-    permutation: tuple[int, ...] = transpose.attributes_of()["permutation"]
+    permutation: tuple[int, ...] = transpose.permutation
     last = len(permutation) - 1
     turned = permutation.index(last)
     return turned if turned != last and array_type(group.results[0]).shape[turned] > 1 else None

@@ -40,7 +40,7 @@ from tilewright.passes.kernels.lower_loop_group import (
     reduced_space,
     reduction_plan,
 )
-from tilewright.passes.kernels.lower_ordered_group import PART_COLUMNS, OrderedPlan, axis_of
+from tilewright.passes.kernels.lower_ordered_group import PART_COLUMNS, Ordered, OrderedPlan, axis_of
 from tilewright.passes.kernels.lower_reshape_group import ReshapePlan
 from tilewright.passes.kernels.tile_builder import held_window
 from tilewright.passes.kernels.warp_products import (
@@ -98,7 +98,7 @@ class WarpPlanner:
     def _window_elements(self, group: array.FusedOp) -> int:
         """How many registers the elements of the largest window take for each result: warps hold that many at once."""
         reductions = (op for op in group.body.block.ops if isinstance(op, array.WindowReduceOp))
-        windows = [held_window(op.attributes_of()["window"], self.most_of_window) for op in reductions]
+        windows = [held_window(op.window, self.most_of_window) for op in reductions]
         return max((math.prod(1 << (n - 1).bit_length() for n in window) for window in windows), default=1)
 
     def contract(self, group: array.FusedOp, level: int = 0) -> ContractPlan:
@@ -126,7 +126,7 @@ class WarpPlanner:
             schedule.atom,
             None if schedule.across is None else schedule.warps,
             schedule.stages if schedule.stages > 1 else None,
-            part=op.attributes_of().get("part"),
+            part=op.part,
         )
 
     def convolve(self, group: array.FusedOp, level: int = 0) -> ContractPlan:
@@ -175,7 +175,7 @@ class WarpPlanner:
         plan = AttentionPlan(shape, row_dim, row_extent, key_steps(shape[-1], keys), shared_heads(parts), operand)
         return _by_warpgroups(parts, plan, operand, self.machine) if whole and not level else plan
 
-    def ordered(self, op: array.ArrayOp, level: int = 0) -> OrderedPlan:
+    def ordered(self, op: Ordered, level: int = 0) -> OrderedPlan:
         if isinstance(op, array.SortOp | array.TopKOp):
             message = f"`{op.name}` is not compiled for warps yet"
             raise UnsupportedOnTargetError(message, help="use the cpu target", location=location_of(op))
@@ -205,7 +205,7 @@ def _convolve_by_instructions(group: array.FusedOp, op: array.ConvolveOp, machin
     product = replace(row_product(op, machine), is_followed=has_more(group, op))
     schedule = warp_schedule(product, machine)
     tile = schedule.tile
-    if schedule.across is None or (op.attributes_of()["groups"] > 1 and product.rows % tile.rows):
+    if schedule.across is None or (op.groups > 1 and product.rows % tile.rows):
         return None
     image, kernel, result = (array_type(value) for value in (*op.operands, op.results[0]))
     multiplied = multiplied_type(image.dtype, kernel.dtype, accumulator_of(result.dtype), machine)

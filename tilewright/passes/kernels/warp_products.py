@@ -28,7 +28,7 @@ def warp_product(op: array.ContractOp, pieces: Sequence[int], machine: Machine) 
     """Facts of a matmul for the cost model of warps; operand windows can be copied in pieces of some bytes, or not if
     those are 0."""
     left, right, result = (array_type(value) for value in (*op.operands, op.results[0]))
-    summed: tuple[int, ...] = op.attributes_of()["left_contract"]
+    summed: tuple[int, ...] = op.left_contract
     _, rows, columns = result_dims(op)
     height, width = (result.shape[dims[-1]] if dims else 1 for dims in (rows, columns))
     multiplied = multiplied_as(op, machine)
@@ -66,19 +66,17 @@ def piece_bytes(op: array.ContractOp, operand: int) -> int:
     """In pieces of how many bytes windows of an operand can be copied to a buffer and multiplied from there, if it is
     an array, seen through transposes and unfoldings of one of its dims: with aligned rows; one of other than 16 bits
     runs along the contracted dim. Else 0."""
-    a = op.attributes_of()
-    summed: tuple[int, ...] = a["left_contract"] if operand == 0 else a["right_contract"]
-    batch: tuple[int, ...] = a["left_batch"] if operand == 0 else a["right_batch"]
+    summed: tuple[int, ...] = op.left_contract if operand == 0 else op.right_contract
+    batch: tuple[int, ...] = op.left_batch if operand == 0 else op.right_batch
     value = op.operands[operand]
     rank = array_type(value).rank
     # The operand's dim along each of the array's, if there is just one.
     dims: list[int | None] = list(range(rank))
     while isinstance(view := value.owner, array.TransposeOp | array.UnfoldOp):
-        shown = view.attributes_of()
         if isinstance(view, array.TransposeOp):
-            dims = [dims[shown["permutation"].index(dim)] for dim in range(len(dims))]
+            dims = [dims[view.permutation.index(dim)] for dim in range(len(dims))]
         else:
-            dims[shown["axis"] : shown["axis"] + len(shown["sizes"])] = [None]
+            dims[view.axis : view.axis + len(view.sizes)] = [None]
         value = view.operands[0]
     if not summed or not dims:
         return 0
@@ -97,7 +95,7 @@ def row_product(op: array.ConvolveOp, machine: Machine) -> WarpProduct:
     """Facts for the cost model of warps of a convolution that runs row by row of its result, with the image in
     registers."""
     image, kernel, result = (array_type(value) for value in (*op.operands, op.results[0]))
-    groups = op.attributes_of()["groups"]
+    groups = op.groups
     accumulator = accumulator_of(result.dtype)
     multiplied = multiplied_type(image.dtype, kernel.dtype, accumulator, machine)
     return WarpProduct(

@@ -34,7 +34,7 @@ class Root:
 
     @property
     def reduced(self) -> tuple[int, ...] | None:
-        return None if self.reduce is None else self.reduce.attributes_of()["axes"]
+        return None if self.reduce is None else self.reduce.axes
 
 
 class NestWriter:

@@ -18,22 +18,23 @@ from tilewright.dialects import tile
 from tilewright.dialects.base import array_type
 from tilewright.passes.affine_access import Access, Form, Index, Indices, access_of, clip_of, linear_form
 
+Ordered = tile.ArgReduceOp | tile.ScanOp | tile.SortOp | tile.TopKOp
 ORDERED = (tile.ArgReduceOp, tile.ScanOp, tile.SortOp, tile.TopKOp)
 
 
-def axis_of(op: tile.TileOp) -> int:
+def axis_of(op: Ordered) -> int:
     """The axis along which an ordered operation works."""
-    return array_type(op.operands[0]).rank - 1 if isinstance(op, tile.TopKOp) else op.attributes_of()["axis"]
+    return array_type(op.operands[0]).rank - 1 if isinstance(op, tile.TopKOp) else op.axis
 
 
-def indices_of(op: tile.TileOp, value: SSAValue) -> Indices:
+def indices_of(op: Ordered, value: SSAValue) -> Indices:
     """Which dims of the first operand an operand's or a result's dims are; the axis may be shorter or missing."""
     rank = array_type(op.operands[0]).rank
     missing = rank - array_type(value).rank
     return tuple(Index(d) for d in range(rank) if not missing or d != axis_of(op))
 
 
-def direct_load(op: tile.TileOp, value: SSAValue, conflicts: Collection[SSAValue]) -> tile.LoadOp | None:
+def direct_load(op: Ordered, value: SSAValue, conflicts: Collection[SSAValue]) -> tile.LoadOp | None:
     """The load that an operation may do itself instead of reading a copy of the operand. `conflicts` are refs whose
     accesses must keep their order."""
     load = value.owner
@@ -50,7 +51,7 @@ def direct_load(op: tile.TileOp, value: SSAValue, conflicts: Collection[SSAValue
     return load if _stays_inside(found, value, may_pass) else None
 
 
-def direct_store(op: tile.TileOp, result: SSAValue, conflicts: Collection[SSAValue]) -> tile.StoreOp | None:
+def direct_store(op: Ordered, result: SSAValue, conflicts: Collection[SSAValue]) -> tile.StoreOp | None:
     """The store that an operation may do itself: the only use of its result."""
     users = [use.operation for use in result.uses]
     store = users[0] if len(users) == 1 else None
@@ -68,13 +69,13 @@ def direct_store(op: tile.TileOp, result: SSAValue, conflicts: Collection[SSAVal
     return store if _stays_inside(found, result, may_pass) else None
 
 
-def is_position(op: tile.TileOp, value: SSAValue) -> bool:
+def is_position(op: Ordered, value: SSAValue) -> bool:
     """Whether what a sort carries along is each element's index along the axis, as i64."""
     if not isinstance(op, tile.SortOp) or value is op.operands[0]:
         return False
     owner, dim = value.owner, axis_of(op)
     if isinstance(owner, tile.BroadcastOp):
-        axes: tuple[int, ...] = owner.attributes_of()["axes"]
+        axes: tuple[int, ...] = owner.axes
         if dim not in axes:
             return False
         owner, dim = owner.operands[0].owner, axes.index(dim)
@@ -85,7 +86,7 @@ def is_position(op: tile.TileOp, value: SSAValue) -> bool:
     return form == Form(0, ((dim, 1),), ())
 
 
-def _beside(op: tile.TileOp) -> set[int]:
+def _beside(op: Ordered) -> set[int]:
     """The dims along which an operation's lines are adjacent."""
     return {d for d in range(array_type(op.operands[0]).rank) if d != axis_of(op)}
 
@@ -98,7 +99,7 @@ def _access(ref: SSAValue, op: tile.LoadOp | tile.StoreOp, at: Indices) -> Acces
     return None if any(form is None for form in found.forms) else found
 
 
-def _streams(op: tile.TileOp, found: Access) -> bool:
+def _streams(op: Ordered, found: Access) -> bool:
     """Whether neighbours along the last dim are adjacent, or the access does not vary along it."""
     last = array_type(op.operands[0]).rank - 1
     return found.stride_along(last, lanes_vary=False) in (0, 1) if _varies(found, last) else True
@@ -108,7 +109,7 @@ def _varies(found: Access, dim: int) -> bool:
     return any(index.dim == dim for index in found.at)
 
 
-def _ignores_the_rest(op: tile.TileOp, load: tile.LoadOp) -> bool:
+def _ignores_the_rest(op: Ordered, load: tile.LoadOp) -> bool:
     """Whether elements of the axis that are beyond the array change no result that is inside."""
     if isinstance(op, tile.ScanOp):
         return load.fill is None and not op.reverse

@@ -32,7 +32,7 @@ def depth_bound(value: SSAValue, depth_dim: int) -> DepthBound | None:
     """The zero fill of an operand's depth tail."""
     inner, dim = value, depth_dim
     if isinstance(inner.owner, tile.TransposeOp):
-        dim = inner.owner.attributes_of()["permutation"][depth_dim]
+        dim = inner.owner.permutation[depth_dim]
         inner = inner.owner.operands[0]
     op = inner.owner
     if not isinstance(op, tile.FillPaddingOp) or op.value != 0:
@@ -127,7 +127,7 @@ def any_left_window(value: SSAValue, bound: DepthBound | None) -> tuple[tile.Loa
 def _untransposed(value: SSAValue) -> tuple[Sequence[int], SSAValue]:
     """A value without its transpose, and its permutation."""
     if isinstance(value.owner, tile.TransposeOp):
-        return value.owner.attributes_of()["permutation"], value.owner.operands[0]
+        return value.owner.permutation, value.owner.operands[0]
     return (0, 1), value
 
 

@@ -216,7 +216,7 @@ def _plain(load: tile.LoadOp) -> bool:
 
 def _before_broadcast(op: tile.BroadcastOp, dims: tuple[int, ...]) -> tuple[int, ...]:
     sizes, result = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
-    axes: tuple[int, ...] = op.attributes_of()["axes"]
+    axes: tuple[int, ...] = op.axes
     return tuple(_REPEATED if n == 1 and result[a] != 1 else dims[a] for n, a in zip(sizes, axes, strict=True))
 
 

@@ -66,7 +66,7 @@ from tilewright.passes.layouts.layout_inference import Inference, infer_layouts
 from tilewright.passes.layouts.layout_spaces import Atom
 from tilewright.passes.vectors.nest_segments import STRICT, Places, Segment, round_up
 from tilewright.passes.vectors.nest_writer import identity_map
-from tilewright.passes.vectors.ordered_accesses import ORDERED, axis_of, direct_load, direct_store, is_position
+from tilewright.passes.vectors.ordered_accesses import ORDERED, Ordered, axis_of, direct_load, direct_store, is_position
 from tilewright.passes.vectors.product_operands import (
     DepthBound,
     any_left_window,
@@ -526,7 +526,7 @@ class _Lowering:
 
     # ---- ordered operations -------------------------------------------------------------------------------------
 
-    def _lower_ordered(self, op: tile.TileOp, segment: Segment, new: Block) -> None:
+    def _lower_ordered(self, op: Ordered, segment: Segment, new: Block) -> None:
         """A nest of its own, which reads arrays and writes them itself where it can, and buffers otherwise."""
         for operand in op.operands:
             if not is_position(op, operand) and direct_load(op, operand, self.places.conflicts) is None:
@@ -543,7 +543,7 @@ class _Lowering:
         block.add_op(scheduled.EndOp())
         new.add_op(scheduled.NestOp(body=Region(block)))
 
-    def _ordered_operand(self, op: tile.TileOp, operand: SSAValue, block: Block) -> SSAValue:
+    def _ordered_operand(self, op: Ordered, operand: SSAValue, block: Block) -> SSAValue:
         type = array_type(operand)
         direct = direct_load(op, operand, self.places.conflicts)
         if is_position(op, operand):
@@ -558,7 +558,7 @@ class _Lowering:
         block.add_op(load)
         return load.results[0]
 
-    def _ordered_result(self, op: tile.TileOp, old: SSAValue, result: SSAValue, block: Block) -> None:
+    def _ordered_result(self, op: Ordered, old: SSAValue, result: SSAValue, block: Block) -> None:
         direct = direct_store(op, old, self.places.conflicts)
         if direct is not None:
             places = [self.places.outer[o] for o in direct.operands[1:]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilewright.dialects import scheduled, tile
+from tilewright.passes.vectors.ordered_accesses import Ordered
 from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.emit_arg_reduce import emit_arg_reduce
 from tilewright.targets.cpu.emit_scan import emit_scan
@@ -12,7 +13,7 @@ from tilewright.targets.cpu.loops import static
 from tilewright.targets.cpu.ordered_nest import OrderedNest
 
 
-def emit_ordered(context: FunctionContext, nest: scheduled.NestOp, op: tile.TileOp) -> None:
+def emit_ordered(context: FunctionContext, nest: scheduled.NestOp, op: Ordered) -> None:
     """Append the code of a nest around an ordered operation at the builder's position."""
     ordered = OrderedNest.of(context, nest, op)
     if any(static(extent) == 0 for extent in ordered.extents):  # none of its elements is in an array
@@ -23,5 +24,5 @@ def emit_ordered(context: FunctionContext, nest: scheduled.NestOp, op: tile.Tile
         emit_arg_reduce(ordered, op)
     elif isinstance(op, tile.TopKOp):
         emit_top_k(ordered, op)
-    elif isinstance(op, tile.SortOp):
+    else:
         emit_sort(ordered, op)

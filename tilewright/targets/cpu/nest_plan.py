@@ -114,7 +114,7 @@ def plan_nest(nest: scheduled.NestOp, machine: Machine, bound: Bound) -> NestPla
     roots: list[Operation] = [op for op in ops_ if isinstance(op, tile.StoreOp | tile.PrintOp | tile.AssertOp)]
     reduces = [op for op in ops_ if isinstance(op, tile.ReduceOp)]
     space = array_type(reduces[0].operands[0] if reduces else roots[0].operands[0]).shape
-    reduced: frozenset[int] = frozenset(reduces[0].attributes_of()["axes"] if reduces else ())
+    reduced: frozenset[int] = frozenset(reduces[0].axes if reduces else ())
     plan = NestPlan(space, roots, [], reduced, None, 1, [])
     for root in roots:
         for value in root.operands:
@@ -156,17 +156,16 @@ def operand_items(op: Operation, at: Indices, plan: NestPlan) -> list[Item]:
     """The items that computing `op` at `at` needs."""
     if isinstance(op, tile.BroadcastOp):
         sizes, result = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
-        axes: tuple[int, ...] = op.attributes_of()["axes"]
+        axes: tuple[int, ...] = op.axes
         inner = tuple(Index(None) if n == 1 and result[a] != 1 else at[a] for n, a in zip(sizes, axes, strict=True))
         return [(op.operands[0], inner)]
     if isinstance(op, tile.TransposeOp):
         moved: list[Index] = [Index(None)] * len(at)
-        for position, source in enumerate(op.attributes_of()["permutation"]):
+        for position, source in enumerate(op.permutation):
             moved[source] = at[position]
         return [(op.operands[0], tuple(moved))]
     if isinstance(op, tile.SliceOp):
-        a = op.attributes_of()
-        steps = zip(at, a["starts"], a["strides"], strict=True)
+        steps = zip(at, op.starts, op.strides, strict=True)
         return [(op.operands[0], tuple(Index(i.dim, i.stride * s, i.offset * s + start) for i, start, s in steps))]
     if isinstance(op, tile.ReshapeOp):
         result = array_type(op.results[0]).shape
@@ -386,7 +385,7 @@ def _padding_clips(reduce: tile.ReduceOp, value: SSAValue, at: Indices) -> set[C
         return set()
     found = access_of(op.source, op.map, list(op.symbols), at, {s: not is_place(s) for s in op.symbols})
     clip = clip_of(found.forms[0], found.symbols, op.limit, found.lanes)
-    return {clip} if clip is not None and clip.dim in reduce.attributes_of()["axes"] else set()
+    return {clip} if clip is not None and clip.dim in reduce.axes else set()
 
 
 def _strict_clips(plan: NestPlan, value: SSAValue, at: Indices, bound: Bound) -> set[Clip]:

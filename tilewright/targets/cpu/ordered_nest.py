@@ -11,7 +11,7 @@ from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
 from tilewright.passes.affine_access import Access, access_of, clip_of
-from tilewright.passes.vectors.ordered_accesses import ORDERED, axis_of, indices_of
+from tilewright.passes.vectors.ordered_accesses import ORDERED, Ordered, axis_of, indices_of
 from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.elements import Elements, plain
 from tilewright.targets.cpu.loops import i64, loop
@@ -35,7 +35,7 @@ class OrderedNest:
     """
 
     context: FunctionContext
-    op: tile.TileOp
+    op: Ordered
     axis: int
     shape: tuple[int, ...]
     extents: tuple[Value, ...]
@@ -44,7 +44,7 @@ class OrderedNest:
     streams: bool
 
     @staticmethod
-    def of(context: FunctionContext, nest: scheduled.NestOp, op: tile.TileOp) -> OrderedNest:
+    def of(context: FunctionContext, nest: scheduled.NestOp, op: Ordered) -> OrderedNest:
         shape = array_type(op.operands[0]).shape
         stores = {s.value: s for s in nest.body.block.ops if isinstance(s, tile.StoreOp)}
         loads = [o.owner if isinstance(o.owner, tile.LoadOp) else None for o in op.operands]
@@ -91,7 +91,7 @@ class OrderedNest:
             self.for_each(dims[1:], body, index | {dims[0]: position})
 
 
-def ordered_op(nest: scheduled.NestOp) -> tile.TileOp | None:
+def ordered_op(nest: scheduled.NestOp) -> Ordered | None:
     """The ordered operation of a nest, if it holds one."""
     return next((op for op in nest.body.block.ops if isinstance(op, ORDERED)), None)
 
@@ -103,7 +103,7 @@ def element_at(tile: Elements, index: Index) -> Elements:
     return tile
 
 
-def _access(op: tile.TileOp, ref: SSAValue, access: tile.LoadOp | tile.StoreOp, value: SSAValue) -> Access:
+def _access(op: Ordered, ref: SSAValue, access: tile.LoadOp | tile.StoreOp, value: SSAValue) -> Access:
     at = indices_of(op, value)
     return access_of(ref, access.map, list(access.symbols), at, dict.fromkeys(access.symbols, False))
 
