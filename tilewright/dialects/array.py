@@ -33,6 +33,7 @@ from xdsl.utils.exceptions import VerifyException
 from tilewright import primitives
 from tilewright.dialects.base import PlainOp, array_type, plain_attributes, tensor
 from tilewright.dialects.fields import Results, attribute, encode, operands, operation, region, results
+from tilewright.dialects.rewriting import yielded
 from tilewright.dtypes import DType
 from tilewright.errors import TilewrightError
 from tilewright.layout.axes import Kind, kind_of
@@ -486,11 +487,6 @@ class FusedOp(PlainOp):
             raise VerifyException("array.fused: block arguments differ from operands")
         if [o.type for o in yielded(self.body.block)] != [r.type for r in self.results]:
             raise VerifyException("array.fused: yields other types than its results")
-
-
-def yielded(block: Any) -> Sequence[SSAValue]:
-    """Operands of the terminator of a block."""
-    return block.last_op.operands
 
 
 _PRIMITIVES: tuple[type[ArrayOp], ...] = (

@@ -271,7 +271,7 @@ def _accessor(name: str, codec: Codec, default: Any) -> property:
 
 
 class Arguments(NamedTuple):
-    """What xDSL builds an operation from."""
+    """The operands, result types, regions and properties that xDSL builds an operation from."""
 
     operands: list[SSAValue]
     result_types: list[Attribute]

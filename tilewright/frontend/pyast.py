@@ -69,10 +69,10 @@ class Specialisation:
         from xdsl.ir import Block, Region
 
         from tilewright.dialects import tile
-        from tilewright.frontend.pyast_cleanup import drop_unused
         from tilewright.frontend.pyast_expressions import Frame
         from tilewright.frontend.pyast_statements import compile_body
         from tilewright.frontend.pyast_values import Ref
+        from tilewright.passes.dead_code import drop_unused
 
         body = Block(arg_types=[tile.ref(t) for t in self.types])
         source = source_of(self.function)

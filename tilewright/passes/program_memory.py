@@ -40,6 +40,7 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from tilewright.dialects import array, scheduled, tile
 from tilewright.dialects.base import array_type, layout_text
+from tilewright.dialects.rewriting import yielded
 from tilewright.passes.array.fusion import in_block
 from tilewright.passes.array.lifetimes import all_users, ends_with, storage
 from tilewright.passes.base import Unit
@@ -160,7 +161,7 @@ class _Planner:
         parent = block.parent_op()
         if not isinstance(parent, array.WhileOp) or block is not parent.body.block:
             return False
-        homes = [storage(value) for value in array.yielded(block)]
+        homes = [storage(value) for value in yielded(block)]
         home: SSAValue | None = homes[_position(source, block)]
         if sum(other is home for other in homes) != 1:
             return False
@@ -233,7 +234,7 @@ class _Planner:
     def _spare_buffers(self, op: array.WhileOp) -> None:
         """Yields that are carried arrays are copied through spare memory, all before any is written."""
         step = self.steps[in_block(op, self.block)]
-        for position, value in enumerate(array.yielded(op.body.block)):
+        for position, value in enumerate(yielded(op.body.block)):
             root = storage(value)
             if isinstance(root, BlockArgument) and root.owner is op.body.block and root.index != position:
                 self.spares[(op, position)] = Buffer(array_type(value), step, step, what="loop rotation")

@@ -41,6 +41,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
+from tilewright.dialects.rewriting import erase, insert_before, yielded
 from tilewright.passes.array.fusion import ELEMENTWISE, is_splat, is_unit_reshape
 from tilewright.passes.base import Remark, Unit, blocks_of
 from tilewright.passes.kernels.lower_loop_group import group_space
@@ -177,7 +178,7 @@ def _borders(group: array.FusedOp) -> _Borders | None:
         borders.relate(full[0], value, {d: d for d in _dims(value)})
     kept = [d for d in _dims(full[0]) if d not in reduced]
     in_parts = any(isinstance(op, array.ReduceOp) and op.part is not None for op in body.ops)
-    for value in array.yielded(body):
+    for value in yielded(body):
         if array_type(value).shape == space and not in_parts:
             continue
         dims = _dims(value)[1:] if in_parts else _dims(value)
@@ -211,14 +212,14 @@ def _places(op: Operation, operand: SSAValue) -> dict[int, int]:
 
 def _collapsed(group: array.FusedOp, runs: Mapping[SSAValue, _Runs]) -> array.FusedOp:
     """Put a group of the collapsed shapes, between reshapes, in place of a group."""
-    body, parent = group.body.block, group.parent_block()
+    body = group.body.block
     inputs = [_reshape(o, _type(a, runs)) for o, a in zip(group.operands, body.args, strict=True)]
     block = Block(arg_types=[tensor(_type(a, runs)) for a in body.args])
     values: dict[SSAValue, SSAValue] = dict(zip(body.args, block.args, strict=True))
     for op in body.ops:
         if isinstance(op, array.ArrayOp):
             values[op.results[0]] = _rewritten(op, values, runs, block)
-    results = [values[v] for v in array.yielded(body)]
+    results = [values[v] for v in yielded(body)]
     block.add_op(array.YieldOp(arguments=results))
     new = array.FusedOp(
         arguments=[r.results[0] for r in inputs],
@@ -230,12 +231,10 @@ def _collapsed(group: array.FusedOp, runs: Mapping[SSAValue, _Runs]) -> array.Fu
     outputs = [_reshape(r, array_type(old)) for r, old in zip(new.results, group.results, strict=True)]
     for op in (*inputs, new, *outputs):
         op.location = group.location
-        if parent is not None:
-            parent.insert_op_before(op, group)
+        insert_before(group, op)
     for old, output in zip(group.results, outputs, strict=True):
         old.replace_all_uses_with(output.results[0])
-    group.detach()
-    group.erase()
+    erase(group)
     return new
 
 

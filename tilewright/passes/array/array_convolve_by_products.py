@@ -56,6 +56,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from tilewright.cost.warps.products import TCGEN05, WGMMA, warp_product_seconds
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, tensor
+from tilewright.dialects.rewriting import erase
 from tilewright.machines.machine import Machine
 from tilewright.passes.array.array_simplify import captured, constant_value
 from tilewright.passes.array.fusion import is_splat, make_group
@@ -135,8 +136,7 @@ class _Writer:
         for what, ops in (("weights", for_weights), ("image", for_image)):
             if ops:
                 make_group(self.block, set(ops), "loop", f"{what} with channels last")
-        self.op.detach()
-        self.op.erase()
+        erase(self.op)
 
     def _weights(self) -> SSAValue:
         """(O, *window, channels), known ones laid out now."""

@@ -27,6 +27,7 @@ from xdsl.ir import Operation
 
 from tilewright import collectives
 from tilewright.dialects import array
+from tilewright.dialects.rewriting import erase, insert_before
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.passes.base import Unit, blocks_of
 from tilewright.passes.layouts.layout_rules import location_of
@@ -48,8 +49,7 @@ class ArrayDropCollectivesPass:
                     _number(unit, op)
                 elif isinstance(op, array.ShardOp) or (isinstance(op, array.CollectiveOp) and _is_identity(unit, op)):
                     op.results[0].replace_all_uses_with(op.operands[0])
-                    op.detach()
-                    op.erase()
+                    erase(op)
 
 
 def _number(unit: Unit, op: array.DeviceIndexOp) -> None:
@@ -58,12 +58,9 @@ def _number(unit: Unit, op: array.DeviceIndexOp) -> None:
         raise _refused(unit, op, f"the index of the device that runs it (`device_index` of {devices})")
     made = array.ConstantOp(value=0, resource="", outputs=[op.results[0].type])
     made.location = op.location
-    block = op.parent_block()
-    if block is not None:
-        block.insert_op_before(made, op)
+    insert_before(op, made)
     op.results[0].replace_all_uses_with(made.results[0])
-    op.detach()
-    op.erase()
+    erase(op)
 
 
 def _is_identity(unit: Unit, op: array.CollectiveOp) -> bool:

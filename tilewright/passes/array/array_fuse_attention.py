@@ -52,6 +52,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
+from tilewright.dialects.rewriting import erase
 from tilewright.dialects.walks import producers_first
 from tilewright.passes.array.attention_masks import depends_on_positions
 from tilewright.passes.array.fusion import (
@@ -169,8 +170,7 @@ def _own_repeats(parts: AttentionParts, block: Block) -> set[Operation]:
 def _erase_unused(value: SSAValue) -> None:
     op = value.owner
     if isinstance(op, Operation) and value.first_use is None:
-        op.detach()
-        op.erase()
+        erase(op)
 
 
 def _is_scored(value: SSAValue, parts: AttentionParts, members: set[Operation]) -> bool:

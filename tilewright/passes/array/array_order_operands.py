@@ -47,6 +47,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from tilewright.cost.warps.products import TENSOR_COPY_BYTES, warp_product_seconds
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, tensor
+from tilewright.dialects.rewriting import insert_like
 from tilewright.dtypes import tf32
 from tilewright.machines.machine import Machine
 from tilewright.passes.array.array_simplify import captured, constant_value
@@ -184,8 +185,5 @@ def _padded(op: array.ContractOp, value: SSAValue, missing: int) -> SSAValue:
 
 
 def _inserted(op: array.ContractOp, made: array.ArrayOp) -> SSAValue:
-    block = op.parent_block()
-    assert block is not None
-    made.location = op.location
-    block.insert_op_before(made, op)
+    insert_like(op, made)
     return made.results[0]

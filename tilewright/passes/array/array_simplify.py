@@ -34,6 +34,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from tilewright import dtypes, ops
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
+from tilewright.dialects.rewriting import erase, insert_like
 from tilewright.errors import LinearAlgebraError
 from tilewright.passes.array.fusion import is_splat
 from tilewright.passes.base import Unit, blocks_of
@@ -78,8 +79,7 @@ def _simplify_block(unit: Unit, block: Block) -> bool:
             changed = True
             for old, new in zip(op.results, replacement, strict=True):
                 old.replace_all_uses_with(new)
-            op.detach()
-            op.erase()
+            erase(op)
     return drop_unused(block) or changed
 
 
@@ -104,10 +104,7 @@ def _rewrite(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
 
 def _insert(op: array.ArrayOp, made: array.ArrayOp) -> SSAValue:
     """Insert a new operation before `op`, at its user location."""
-    made.location = op.location
-    block = op.parent_block()
-    if block is not None:
-        block.insert_op_before(made, op)
+    insert_like(op, made)
     return made.results[0]
 
 

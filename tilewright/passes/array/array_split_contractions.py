@@ -32,7 +32,8 @@ from xdsl.ir import Operation, SSAValue
 from tilewright.cost.vectors.tiles import is_streamed
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, tensor
-from tilewright.passes.array.split_sums import LEAST_PART, insert_like, parts_of, replace_by_parts
+from tilewright.dialects.rewriting import insert_like
+from tilewright.passes.array.split_sums import LEAST_PART, parts_of, replace_by_parts
 from tilewright.passes.base import Remark, Unit, blocks_of
 from tilewright.primitives import ArrayType
 

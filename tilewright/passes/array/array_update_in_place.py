@@ -35,6 +35,7 @@ from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from tilewright.dialects import array
+from tilewright.dialects.rewriting import yielded
 from tilewright.passes.array.array_fuse_loops import loops
 from tilewright.passes.array.fusion import inline_closure, is_inline, make_group
 from tilewright.passes.array.lifetimes import ends_with, storage
@@ -90,7 +91,7 @@ def _home(unit: Unit, block: Block, argument: BlockArgument) -> SSAValue | None:
         output = unit.donated.get(argument.index)
         return None if output is None else last.operands[output]
     if isinstance(parent, array.WhileOp) and block is parent.body.block:
-        return array.yielded(block)[argument.index]
+        return yielded(block)[argument.index]
     return None
 
 

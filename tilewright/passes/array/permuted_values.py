@@ -15,6 +15,7 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
+from tilewright.dialects.rewriting import erase
 from tilewright.passes.array.fusion import is_splat
 from tilewright.primitives import ArrayType
 
@@ -59,8 +60,7 @@ class PermutedValues:
             view = self.add_transpose(op, source, permutation)
             self.known[view] = (source, permutation)
             result.replace_all_uses_with(view)
-        op.detach()
-        op.erase()
+        erase(op)
 
     def transposed(self, op: Operation, value: SSAValue, permutation: Permutation) -> SSAValue:
         """The transpose of a value, before `op`."""

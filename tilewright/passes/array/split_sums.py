@@ -6,6 +6,7 @@ from xdsl.ir import Operation
 
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, tensor
+from tilewright.dialects.rewriting import erase, insert_like
 from tilewright.primitives import ArrayType
 
 MOST_PARTS = 16
@@ -28,16 +29,7 @@ def replace_by_parts(op: Operation, partial: Operation, fn: str, result: ArrayTy
         insert_like(op, total)
     op.results[0].replace_all_uses_with(total.results[0])
     transposes = [o.owner for o in op.operands if isinstance(o.owner, array.TransposeOp)]
-    op.detach()
-    op.erase()
+    erase(op)
     for transpose in dict.fromkeys(transposes):
         if not list(transpose.results[0].uses):
-            transpose.detach()
-            transpose.erase()
-
-
-def insert_like(op: Operation, new: Operation) -> None:
-    new.location = op.location
-    block = op.parent_block()
-    if block is not None:
-        block.insert_op_before(new, op)
+            erase(transpose)

@@ -12,6 +12,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from tilewright import dtypes
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import array_type, tensor
+from tilewright.dialects.rewriting import insert_before
 from tilewright.dialects.walks import producers_first
 from tilewright.passes.cores.forms import ABSENT, Form, linear, page_counts
 from tilewright.passes.cores.sections import (
@@ -32,7 +33,6 @@ from tilewright.passes.cores.tile_facts import (
     PLACEWISE,
     RELABELS,
     Loaded,
-    block_of,
     is_place_of_lanes,
     is_unit_reshape,
     refuse,
@@ -176,7 +176,7 @@ class Graph:
         map = AffineMap(rank, len(indices), (plain,))
         iota = tile.IotaOp(symbols=indices, map=map, result=op.result.type)
         iota.location = op.location
-        block_of(op).insert_op_before(iota, op)
+        insert_before(op, iota)
         node = self.read(iota.result, at)
         for symbol, coefficient in lanes:
             own = self.node(symbol, at)

@@ -13,6 +13,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from tilewright import dtypes
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import array_type
+from tilewright.dialects.rewriting import block_of
 from tilewright.errors import CompilerBug
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.passes.cores.forms import ABSENT, Form, Sum, Window, page_counts, pages_of, window_of
@@ -29,7 +30,7 @@ from tilewright.passes.cores.threads import (
     with_dims,
     with_symbols,
 )
-from tilewright.passes.cores.tile_facts import block_of, refuse, storage_format, stored_format
+from tilewright.passes.cores.tile_facts import refuse, storage_format, stored_format
 from tilewright.primitives import ArrayType
 
 

@@ -7,15 +7,16 @@ from math import prod
 from typing import NamedTuple
 
 from xdsl.dialects.builtin import IndexType
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineDimExpr, AffineExpr
 
 from tilewright import dtypes, ops
 from tilewright.dialects import tile
-from tilewright.dialects.base import array_type, rebuilt
+from tilewright.dialects.base import array_type
+from tilewright.dialects.rewriting import erase
 from tilewright.dialects.walks import producers_first
 from tilewright.dtypes import DType
-from tilewright.errors import CompilerBug, UnsupportedOnTargetError
+from tilewright.errors import UnsupportedOnTargetError
 from tilewright.passes.cores.forms import Form
 from tilewright.passes.cores.sections import carrier_of, number_of_carrier
 from tilewright.passes.cores.threads import with_symbols
@@ -60,54 +61,13 @@ def is_wide_type(dtype: DType) -> bool:
     return dtype.bits > 16 or dtype == dtypes.f16
 
 
-def drop_unused(kernel: tile.KernelOp) -> None:
-    """Take out what computes tiles that nothing takes, and loops of no trip."""
-    for op in list(kernel.walk()):
+def drop_loops_of_no_trip(kernel: tile.KernelOp) -> None:
+    """Replace loops of no trip by their initial values."""
+    for op in reversed(list(kernel.walk())):
         if isinstance(op, tile.ForOp) and not op.trips:
             for result, initial in zip(op.results, op.initial, strict=True):
                 result.replace_all_uses_with(initial)
-            for inner in list(op.body.block.ops):
-                if isinstance(inner, tile.StoreOp):
-                    inner.detach()
-                    inner.erase()
-    while True:
-        _drop_unused_operations(kernel)
-        unused = [op for op in kernel.walk() if isinstance(op, tile.IfOp) and any(not _is_used(r) for r in op.results)]
-        if not unused:
-            return
-        for op in unused:
-            _drop_unused_results(op)
-
-
-def _is_used(value: SSAValue) -> bool:
-    return value.first_use is not None
-
-
-def _drop_unused_results(op: tile.IfOp) -> None:
-    """A choice without the results that nothing takes."""
-    kept = [position for position, result in enumerate(op.results) if _is_used(result)]
-    for region in (op.then, op.otherwise):
-        last = region.block.last_op
-        if last is not None:
-            last.operands = [last.operands[position] for position in kept]
-    regions = [op.detach_region(region) for region in (op.then, op.otherwise)]
-    made = rebuilt(op, [op.condition], [op.results[position].type for position in kept], regions)
-    made.location = op.location
-    for position, result in zip(kept, made.results, strict=True):
-        op.results[position].replace_all_uses_with(result)
-    block_of(op).insert_op_before(made, op)
-    op.detach()
-    op.erase()
-
-
-def _drop_unused_operations(kernel: tile.KernelOp) -> None:
-    for op in reversed(list(kernel.walk())):
-        if isinstance(op, tile.KernelOp | tile.StoreOp | tile.YieldOp | tile.PrintOp | tile.AssertOp | tile.ZoneOp):
-            continue
-        has_effects = any(isinstance(i, tile.StoreOp | tile.PrintOp | tile.AssertOp) for i in op.walk())
-        if not has_effects and all(result.first_use is None for result in op.results) and op.parent_block() is not None:
-            op.detach()
-            op.erase()
+            erase(op)
 
 
 def check_types(kernel: tile.KernelOp) -> None:
@@ -129,13 +89,6 @@ def refuse(op: Operation, what: str, help: str = 'use target="cpu" for this prog
     error = UnsupportedOnTargetError(what, help=help)
     error.location = location_of(op)
     return error
-
-
-def block_of(op: Operation) -> Block:
-    block = op.parent_block()
-    if block is None:
-        raise CompilerBug(f"{op.name} in no block")
-    return block
 
 
 def is_unit_reshape(op: Operation) -> bool:

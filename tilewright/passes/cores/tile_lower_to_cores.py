@@ -64,6 +64,7 @@ from xdsl.ir.affine import AffineExpr
 from tilewright import dtypes, ops
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import array_type
+from tilewright.dialects.rewriting import block_of
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.base import Remark, Unit
@@ -81,9 +82,8 @@ from tilewright.passes.cores.threads import ZERO, Threads, plus, times, with_sym
 from tilewright.passes.cores.tile_facts import (
     PLACEWISE,
     RELABELS,
-    block_of,
     check_types,
-    drop_unused,
+    drop_loops_of_no_trip,
     is_unit_reshape,
     is_wide,
     is_zero,
@@ -96,6 +96,7 @@ from tilewright.passes.cores.tile_facts import (
     sums_of,
 )
 from tilewright.passes.cores.unread import unread_dims
+from tilewright.passes.dead_code import drop_unused
 
 # What reduces bools, which are 0 or 1.
 
@@ -137,6 +138,7 @@ class _Lowering:
             UnsupportedOnTargetError: an operation or a type that cores cannot do.
         """
         kernel, grid = self.kernel, self.grid
+        drop_loops_of_no_trip(kernel)
         drop_unused(kernel)
         check_types(kernel)
         if any(tile.ref_type(ref).dtype == dtypes.i64 for ref in kernel.refs):

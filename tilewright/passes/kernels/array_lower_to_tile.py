@@ -43,6 +43,7 @@ from xdsl.ir import SSAValue
 
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type, tensor
+from tilewright.dialects.rewriting import erase, insert_before
 from tilewright.passes.array.array_fuse_attention import attention_parts
 from tilewright.passes.array.fusion import structural_key
 from tilewright.passes.base import Remark, Unit, blocks_of
@@ -100,14 +101,11 @@ def _replace(
     for kernel in kernels:
         call = array.CallOp(arguments=values, callee=kernel.name, outputs=[tensor(t) for t in kernel.results])
         call.location = group.location
-        block = group.parent_block()
-        if block is not None:
-            block.insert_op_before(call, group)
+        insert_before(group, call)
         values += call.results
     for old, new in zip(group.results, values[-len(group.results) :], strict=True):
         old.replace_all_uses_with(new)
-    group.detach()
-    group.erase()
+    erase(group)
 
 
 def _fallback_key(group: array.FusedOp, key: Hashable) -> Hashable:

@@ -17,6 +17,7 @@ from tilewright.cost.cores.tiles import (
 from tilewright.cost.tiles import MatmulTile
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
+from tilewright.dialects.rewriting import yielded
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.fallbacks import Fallback
@@ -56,7 +57,7 @@ class CorePlanner:
         space, axes = group_space(group)
         if not axes:
             return LoopPlan(space, dict(enumerate(loop_extents(space, self.grid))), {})
-        again = any(array_type(value).shape == space for value in array.yielded(group.body.block))
+        again = any(array_type(value).shape == space for value in yielded(group.body.block))
         tile = reduction_extents(space, axes, again, self.grid)
         kept = [d for d in range(len(space)) if d not in axes]
         return LoopPlan(space, {d: tile[d] for d in kept}, {d: tile[d] for d in sorted(axes, reverse=True)})

@@ -10,6 +10,7 @@ from xdsl.ir import SSAValue
 from tilewright import dtypes
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
+from tilewright.dialects.rewriting import yielded
 from tilewright.dtypes import DType
 from tilewright.passes.kernels.contract_facts import (
     accumulator_of,
@@ -64,7 +65,7 @@ def contract_of(group: array.FusedOp) -> array.ContractOp:
 
 def has_more(group: array.FusedOp, op: array.ContractOp | array.ConvolveOp) -> bool:
     """Whether a group does more with a matmul's result than to store it."""
-    roots = array.yielded(group.body.block)
+    roots = yielded(group.body.block)
     return len(roots) > 1 or roots[0] is not op.results[0]
 
 
@@ -158,7 +159,7 @@ def store_roots(
     outputs: Sequence[SSAValue],
 ) -> None:
     """Store every root of a group at the coordinates that make it pull the anchor at `at`."""
-    for value, ref in zip(array.yielded(group.body.block), outputs, strict=True):
+    for value, ref in zip(yielded(group.body.block), outputs, strict=True):
         coordinates = _outward(value, anchor, at)
         builder.store(builder.pull(value, coordinates), ref, coordinates)
 

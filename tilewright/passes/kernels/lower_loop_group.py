@@ -9,6 +9,7 @@ from xdsl.ir import SSAValue
 
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
+from tilewright.dialects.rewriting import yielded
 from tilewright.dtypes import DType
 from tilewright.passes.kernels.indexing import Axis, Coordinates, Linear
 from tilewright.passes.kernels.tile_builder import TileBuilder
@@ -59,7 +60,7 @@ def reduced_space(group: array.FusedOp) -> ReducedSpace:
     space, axes = group_space(group)
     first = next(op for op in group.body.block.ops if isinstance(op, array.ReduceOp))
     in_parts = first.part is not None
-    again = any(array_type(value).shape == space for value in array.yielded(group.body.block))
+    again = any(array_type(value).shape == space for value in yielded(group.body.block))
     if in_parts:
         space, axes = _space_of_parts(first)
     dtype = array_type(first.operands[0]).dtype.compute
@@ -111,7 +112,7 @@ def lower_loop_group(
     builder.reduced[(space, axes)] = {d - plan.in_parts: extent for d, extent in plan.reduced.items()}
     for independent in _reductions_in_order(group, space):
         builder.pull_reductions(independent, row)
-    roots = list(zip(array.yielded(group.body.block), outputs, strict=True))
+    roots = list(zip(yielded(group.body.block), outputs, strict=True))
     row_shape = tuple(plan.space[d] for d in plan.kept)
     full = [(v, ref) for v, ref in roots if array_type(v).shape == plan.space and not plan.in_parts]
     for value, ref in roots:

@@ -18,6 +18,7 @@ from xdsl.ir import SSAValue
 from tilewright import dtypes, ops
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type, tensor
+from tilewright.dialects.rewriting import yielded
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.passes.kernels.group_stages import Stage, Values
@@ -152,7 +153,7 @@ def _whole(group: array.FusedOp, plan: OrderedPlan, builder: TileBuilder, indice
         stored = tuple(c for d, c in enumerate(tiling.at) if d != plan.axis)
     elif isinstance(op, array.TopKOp):
         stored = tiling.with_axis(plan.axis, Linear.of(kept[-1]))
-    for value, ref in zip(array.yielded(group.body.block), outputs, strict=True):
+    for value, ref in zip(yielded(group.body.block), outputs, strict=True):
         result = results[[r is value for r in op.results].index(True)]
         builder.store(Tile(result, kept), ref, stored)
 

@@ -13,6 +13,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from tilewright.cost.cores.tiles import even_pages, loop_extents
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type, tensor
+from tilewright.dialects.rewriting import yielded
 from tilewright.errors import CompilerBug
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.core_grid import CoreGrid
@@ -39,7 +40,7 @@ class ReshapePlan:
 def plan_reshape(group: array.FusedOp, grid: CoreGrid) -> ReshapePlan:
     """The largest tile whose elements are in the source without a division, if there is one: of whole pages, it is
     copied page by page."""
-    (root,) = array.yielded(group.body.block)
+    (root,) = yielded(group.body.block)
     shape = array_type(root).shape
     first = loop_extents(shape, grid)
     for extents in _smaller(shape, first):

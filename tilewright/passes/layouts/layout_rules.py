@@ -6,15 +6,16 @@ data instead costs what `plan_relayout` states. An operation without a rule is a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from xdsl.dialects.builtin import FileLineColLoc, TensorType
-from xdsl.ir import Operation, Region, SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from tilewright.dialects import tile
 from tilewright.dialects.base import PlainOp, array_type
+from tilewright.dialects.rewriting import yielded
 from tilewright.dialects.scheduled import tile_order
 from tilewright.errors import LayoutError, LayoutRuleError, SourceLocation
 from tilewright.layout import Iter, Layout, slice_box
@@ -288,7 +289,7 @@ def _relayout(op: tile.RelayoutOp) -> Iterator[Flow]:
 @_rule(tile.ForOp)
 def _for(op: tile.ForOp) -> Iterator[Flow]:
     body = op.body.block
-    handed_on = _yielded(op.body)
+    handed_on = yielded(op.body.block)
     for initial, argument, result, following in zip(op.initial, body.args[1:], op.results, handed_on, strict=True):
         yield Flow(initial, argument, Same(), "a carried tile begins in the layout that the loop keeps")
         text = "a carried tile is handed on in the layout that the loop keeps"
@@ -299,13 +300,8 @@ def _for(op: tile.ForOp) -> Iterator[Flow]:
 @_rule(tile.IfOp)
 def _if(op: tile.IfOp) -> Iterator[Flow]:
     for region in (op.then, op.otherwise):
-        for value, result in zip(_yielded(region), op.results, strict=True):
+        for value, result in zip(yielded(region.block), op.results, strict=True):
             yield Flow(value, result, Same(), "both branches give a tile in one layout")
-
-
-def _yielded(region: Region) -> Sequence[SSAValue]:
-    last = region.block.last_op
-    return last.operands if last is not None else ()
 
 
 def _shape(value: SSAValue) -> tuple[int, ...]:

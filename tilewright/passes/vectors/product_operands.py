@@ -12,6 +12,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type
+from tilewright.dialects.rewriting import insert_after
 from tilewright.errors import CompilerBug
 from tilewright.passes.affine_access import Index, linear_form
 from tilewright.passes.vectors.nest_writer import is_place
@@ -60,9 +61,7 @@ def _transposed_like(transposed: SSAValue, operand: SSAValue) -> SSAValue:
         return operand
     copy = op.clone()
     copy.operands = [operand]
-    block = op.parent_block()
-    if block is not None:
-        block.insert_op_after(copy, op)
+    insert_after(op, copy)
     return copy.results[0]
 
 

@@ -97,7 +97,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type, rebuilt, tensor
-from tilewright.errors import CompilerBug
+from tilewright.dialects.rewriting import erase, insert_before
 from tilewright.layout import Layout
 from tilewright.layout.catalogue import register_block
 from tilewright.machines.machine import Machine
@@ -230,16 +230,12 @@ class _Epilogue:
     dims: Dims
 
     def interleave(self) -> None:
-        block, at = self.dot.parent_block(), self.alloc.parent_block()
-        if block is None or at is None:
-            raise CompilerBug("a matmul outside a block")
         small = ArrayType(self.dot.micro_tile, tile.ref_type(self.dot.accumulator).dtype)
         accumulators = scheduled.AllocOp(result=tile.ref(small, scheduled.WORKER))
-        at.insert_op_before(accumulators, self.alloc)
-        block.insert_op_before(self._panels(accumulators.result), self.dot)
+        insert_before(self.alloc, accumulators)
+        insert_before(self.dot, self._panels(accumulators.result))
         for op in (self.nest, self.dot, self.alloc):
-            op.detach()
-            op.erase()
+            erase(op)
 
     def _panels(self, accumulators: SSAValue) -> tile.ForOp:
         """Loops over all panels, and in each over whole blocks of rows, then the rows that are left."""

@@ -83,6 +83,7 @@ from tilewright.cost.vectors.register_blocks import RegisterBlock
 from tilewright.cost.vectors.tiles import ROWS_ALONG_DEPTH
 from tilewright.dialects import array, scheduled, tile
 from tilewright.dialects.base import array_type, tensor
+from tilewright.dialects.rewriting import erase, insert_before
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.layout import Iter, Layout
@@ -222,10 +223,7 @@ def _store_panels(dot: scheduled.DotOp, body: Block, value: SSAValue, width: int
     alloc = scheduled.AllocOp(result=tile.ref(type, scheduled.WORKER, str(layout)))
     body.add_op(tile.StoreOp(value=value, destination=alloc.result, map=_PLAIN))
     body.add_op(scheduled.EndOp())
-    block = dot.parent_block()
-    if block is not None:
-        block.insert_op_before(alloc, dot)
-        block.insert_op_before(scheduled.NestOp(body=Region(body)), dot)
+    insert_before(dot, alloc, scheduled.NestOp(body=Region(body)))
     dot.operands[1] = alloc.result
     dot.right_map = AffineMap(2, len(dot.symbols), _PLAIN.results)
 
@@ -373,13 +371,10 @@ def _pack_constants(
         flat = unit.constants[name]
         type = ArrayType(flat.shape, dtype if group == 1 else dtypes.u32)
         made = array.ConstantOp(value=0, resource=name, outputs=[tensor(type)])
-        block = call.parent_block()
-        if block is not None:
-            block.insert_op_before(made, call)
+        insert_before(call, made)
         call.operands[position] = made.results[0]
         if not list(constant.results[0].uses):
-            constant.detach()
-            constant.erase()
+            erase(constant)
 
 
 def _is_rare(dot: scheduled.DotOp) -> bool:

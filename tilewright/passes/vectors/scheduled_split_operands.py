@@ -160,6 +160,7 @@ from tilewright.cost.tiles import even_split
 from tilewright.cost.vectors.split_products import can_split_beside, takes_own_columns
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import tensor
+from tilewright.dialects.rewriting import insert_before
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.machines.machine import Machine
@@ -282,7 +283,7 @@ def _split_left(dot: scheduled.DotOp) -> None:
         place = AffineMap(4, 0, (block, step, AffineExpr.constant(number), row, word))
         values.store(values.word(first, second), alloc.result, [], place)
     values.block.add_op(scheduled.EndOp())
-    _insert_before(dot, [alloc, scheduled.NestOp(body=Region(values.block))])
+    insert_before(dot, alloc, scheduled.NestOp(body=Region(values.block)))
     dot.operands[0] = alloc.result
     dot.left_map = AffineMap(2, len(symbols), (block, step))
 
@@ -315,7 +316,7 @@ def _split_right_here(dot: scheduled.DotOp) -> None:
     body = Block()
     _right_words(dot, body, alloc.result, (steps, panels), dot.symbols, window, lambda step, panel: (panel, step))
     body.add_op(scheduled.EndOp())
-    _insert_before(dot, [alloc, scheduled.NestOp(body=Region(body))])
+    insert_before(dot, alloc, scheduled.NestOp(body=Region(body)))
     dot.operands[1] = alloc.result
     dot.right_map = AffineMap(2, len(symbols), (AffineExpr.dimension(0), AffineExpr.dimension(1)))
 
@@ -350,7 +351,7 @@ def _split_right(kernel: tile.KernelOp, dot: scheduled.DotOp) -> None:
     body.add_op(scheduled.EndOp())
     parallel = scheduled.ParallelOp(extents=extents, grain=1, body=Region(body))
     last = next(op for op in reversed(list(kernel.body.block.ops)) if isinstance(op, scheduled.ParallelOp))
-    _insert_before(last, [alloc, parallel, scheduled.BarrierOp(scope="team")])
+    insert_before(last, alloc, parallel, scheduled.BarrierOp(scope="team"))
     moved = [map.results[d] for d in others]
     moved += [in_units(map.results[column_dim], 1, width), in_units(map.results[depth_dim], 0, STEP)]
     dot.operands[1] = alloc.result
@@ -399,10 +400,3 @@ def in_units(expression: AffineExpr, dim: int, size: int) -> AffineExpr:
     for symbol, coefficient in form.symbols:
         result = result + AffineExpr.symbol(symbol) * (coefficient // size)
     return result
-
-
-def _insert_before(place: Operation, new: Sequence[Operation]) -> None:
-    block = place.parent_block()
-    if block is not None:
-        for op in new:
-            block.insert_op_before(op, place)

@@ -74,6 +74,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import rebuilt
+from tilewright.dialects.rewriting import erase, replace
 from tilewright.passes.affine_access import Index, linear_form
 from tilewright.passes.base import Remark, Unit
 
@@ -110,8 +111,7 @@ class _Window:
                 self._move(user)
         self._write_window()
         for op in (self.nest, self.alloc):
-            op.detach()
-            op.erase()
+            erase(op)
 
     def _move(self, op: tile.LoadOp | tile.StoreOp) -> None:
         map, counted = op.map, len(op.symbols)
@@ -121,7 +121,7 @@ class _Window:
         operands = [*stored, self.store.destination, *op.symbols, *self.store.symbols]
         moved = rebuilt(op, operands)
         moved.map = AffineMap(map.num_dims, counted + len(own), results)
-        _replace(op, moved)
+        replace(op, moved)
 
     def _write_window(self) -> None:
         dot, counted = self.dot, len(self.dot.symbols)
@@ -133,7 +133,7 @@ class _Window:
         stored.right_map = AffineMap(2, len(symbols), dot.right_map.results)
         results = tuple(e.replace_dims_and_symbols(dims, own) for e in self.store.map.results)
         stored.accumulator_map = AffineMap(2, len(symbols), results)
-        _replace(dot, stored)
+        replace(dot, stored)
 
 
 def _window_of(dot: scheduled.DotOp) -> _Window | None:
@@ -182,14 +182,3 @@ def _is_whole(dot: scheduled.DotOp, store: tile.StoreOp) -> bool:
             along.append(dim)
     last = forms[-1]
     return sorted(along) == [0, 1] and last is not None and last.coefficient(1) == 1
-
-
-def _replace(op: Operation, new: Operation) -> None:
-    block = op.parent_block()
-    if block is None:
-        return
-    block.insert_op_before(new, op)
-    for old, result in zip(op.results, new.results, strict=True):
-        old.replace_all_uses_with(result)
-    op.detach()
-    op.erase()

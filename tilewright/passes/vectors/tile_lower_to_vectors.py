@@ -58,6 +58,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type, rebuilt, tensor
+from tilewright.dialects.rewriting import erase, insert_before
 from tilewright.errors import CompilerBug
 from tilewright.layout import Layout
 from tilewright.machines.machine import Machine
@@ -104,11 +105,8 @@ class TileLowerToVectorsPass:
                 )
                 unit.remarks.append(chosen)
             scheduled_kernel = lower_kernel(kernel, unit.machine, inferred)
-            block = kernel.parent_block()
-            if block is not None:
-                block.insert_op_before(scheduled_kernel, kernel)
-            kernel.detach()
-            kernel.erase()
+            insert_before(kernel, scheduled_kernel)
+            erase(kernel)
 
 
 def lower_kernel(kernel: tile.KernelOp, machine: Machine, inferred: Inference) -> tile.KernelOp:
@@ -146,8 +144,7 @@ def _drop_pins(kernel: tile.KernelOp, layouts: dict[SSAValue, Layout]) -> None:
             if op.result in layouts:
                 layouts[op.source] = layouts[op.result]
             op.result.replace_all_uses_with(op.source)
-            op.detach()
-            op.erase()
+            erase(op)
 
 
 def _cast_operands(kernel: tile.KernelOp, atoms: Mapping[tile.DotOp, Atom], layouts: dict[SSAValue, Layout]) -> None:

@@ -23,6 +23,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from tilewright.cost.vectors.kernel import Work, block_work
 from tilewright.dialects import array, scheduled, tile
 from tilewright.dialects.base import array_type
+from tilewright.dialects.rewriting import yielded
 from tilewright.errors import CompilerBug, LinearAlgebraError, UnsupportedOnTargetError
 from tilewright.machines.machine import Machine
 from tilewright.passes.affine_access import storage_elements
@@ -526,7 +527,7 @@ class _Driver:
         self.builder.position_at_end(check)
         self.leave_if_interrupted()
         self.run(op.condition.block)
-        self.builder.cbranch(self._truth(array.yielded(op.condition.block)[0]), body, end)
+        self.builder.cbranch(self._truth(yielded(op.condition.block)[0]), body, end)
         self.builder.position_at_end(body)
         self.run(op.body.block)
         self._rotate(op)
@@ -542,7 +543,7 @@ class _Driver:
 
     def _rotate(self, op: array.WhileOp) -> None:
         """The body's results become the carried arrays; those that move between places go through spare memory."""
-        pairs = list(zip(array.yielded(op.body.block), op.results, strict=True))
+        pairs = list(zip(yielded(op.body.block), op.results, strict=True))
         spares = self.emitter.plan.spares
         sources: list[Value] = []
         for position, (value, _) in enumerate(pairs):
@@ -561,7 +562,7 @@ class _Driver:
             for branch, region in ((then, op.then), (otherwise, op.otherwise)):
                 with branch:
                     self.run(region.block)
-                    for value, target in zip(array.yielded(region.block), op.results, strict=True):
+                    for value, target in zip(yielded(region.block), op.results, strict=True):
                         self.assign(value, target)
 
     def _truth(self, value: SSAValue) -> Value:

@@ -12,6 +12,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type
+from tilewright.dialects.rewriting import yielded
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.passes.array.lifetimes import storage
 from tilewright.passes.base import Unit
@@ -158,14 +159,14 @@ class _Writer:
         steps: list[Step] = []
         for source, target in zip(op.operands, op.results, strict=True):
             steps += self._assigned(source, target)
-        (condition,) = array.yielded(op.condition.block)
+        (condition,) = yielded(op.condition.block)
         body = (*self._steps(op.body.block), *self._rotated(op))
         steps.append(While(tuple(self._steps(op.condition.block)), self._number(condition), body))
         return steps
 
     def _rotated(self, op: array.WhileOp) -> list[Step]:
         """The body's results become the carried arrays; those that move between places go through spare memory."""
-        pairs = zip(array.yielded(op.body.block), op.results, strict=True)
+        pairs = zip(yielded(op.body.block), op.results, strict=True)
         return self._through_spares(
             op, [(v, self._number(t), self._share_memory(v, t), array_type(v).nbytes) for v, t in pairs]
         )
@@ -189,7 +190,7 @@ class _Writer:
         branches: list[tuple[Step, ...]] = []
         for region in (op.then, op.otherwise):
             steps = self._steps(region.block)
-            for value, target in zip(array.yielded(region.block), op.results, strict=True):
+            for value, target in zip(yielded(region.block), op.results, strict=True):
                 steps += self._assigned(value, target)
             branches.append(tuple(steps))
         return If(self._number(op.operands[0]), *branches)

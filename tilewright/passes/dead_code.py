@@ -1,4 +1,5 @@
-"""Removes unused parts of a compiled kernel: values, loads, and tiles that a loop carries without a reader."""
+"""Dead-code elimination in tile kernels: operations without effect and uses, results of choices and carried tiles of
+loops that nothing reads."""
 
 from __future__ import annotations
 
@@ -7,10 +8,13 @@ from xdsl.traits import Pure
 
 from tilewright.dialects import tile
 from tilewright.dialects.base import rebuilt
+from tilewright.dialects.rewriting import erase, has_uses, insert_before
+
+_EFFECTS = (tile.StoreOp, tile.PrintOp, tile.AssertOp, tile.ZoneOp)
 
 
 def drop_unused(kernel: tile.KernelOp) -> None:
-    """Remove operations without effect and results, innermost and last first, until none is left."""
+    """Remove operations without effects whose results have no uses, innermost and last first, until none is left."""
     while _sweep(kernel.body.block):
         pass
 
@@ -20,17 +24,20 @@ def _sweep(block: Block) -> bool:
     for op in reversed(list(block.ops)):
         for region in op.regions:
             changed |= _sweep(region.block)
-        if isinstance(op, tile.ForOp):
-            changed |= _stop_dead_carries(op) or _drop_carried(op)
-        elif _is_unused(op):
-            op.detach()
-            op.erase()
+        if _is_unused(op):
+            erase(op)
             changed = True
+        elif isinstance(op, tile.ForOp):
+            changed |= _stop_dead_carries(op) or _drop_carried(op)
+        elif isinstance(op, tile.IfOp):
+            changed |= _drop_results(op)
     return changed
 
 
 def _is_unused(op: Operation) -> bool:
-    return (op.has_trait(Pure) or isinstance(op, tile.LoadOp)) and all(r.first_use is None for r in op.results)
+    if isinstance(op, tile.YieldOp) or has_uses(op):
+        return False
+    return not any(isinstance(inner, _EFFECTS) for inner in op.walk())
 
 
 def _stop_dead_carries(op: tile.ForOp) -> bool:
@@ -78,11 +85,30 @@ def _around(block: Block) -> list[SSAValue]:
     return [] if owner is None or isinstance(owner, tile.KernelOp) else [o for op in owner.walk() for o in op.operands]
 
 
+def _drop_results(op: tile.IfOp) -> bool:
+    """Rebuild a choice without the results that nothing uses."""
+    kept = [n for n, result in enumerate(op.results) if result.first_use is not None]
+    if len(kept) == len(op.results):
+        return False
+    for region in (op.then, op.otherwise):
+        last = region.block.last_op
+        if last is not None:
+            last.operands = [last.operands[n] for n in kept]
+    regions = [op.detach_region(region) for region in (op.then, op.otherwise)]
+    made = rebuilt(op, [op.condition], [op.results[n].type for n in kept], regions)
+    made.location = op.location
+    insert_before(op, made)
+    for n, result in zip(kept, made.results, strict=True):
+        op.results[n].replace_all_uses_with(result)
+    erase(op)
+    return True
+
+
 def _drop_carried(op: tile.ForOp) -> bool:
     """Rebuild a loop without the tiles that neither its body nor anything after it reads."""
-    body, block = op.body.block, op.parent_block()
+    body = op.body.block
     last = body.last_op
-    if block is None or last is None:
+    if last is None:
         return False
     unused = [
         n
@@ -93,8 +119,7 @@ def _drop_carried(op: tile.ForOp) -> bool:
         return False
     kept = [n for n in range(len(op.results)) if n not in unused]
     yielded = [last.operands[n] for n in kept]
-    last.detach()
-    last.erase()
+    erase(last)
     body.add_op(tile.YieldOp(arguments=yielded))
     for n in reversed(unused):
         body.erase_arg(body.args[n + 1])
@@ -102,9 +127,8 @@ def _drop_carried(op: tile.ForOp) -> bool:
     operands = [*op.symbols, *(op.initial[n] for n in kept)]
     made = rebuilt(op, operands, [op.results[n].type for n in kept], [Region(body)])
     made.location = op.location
-    block.insert_op_before(made, op)
+    insert_before(op, made)
     for n, result in zip(kept, made.results, strict=True):
         op.results[n].replace_all_uses_with(result)
-    op.detach()
-    op.erase()
+    erase(op)
     return True
