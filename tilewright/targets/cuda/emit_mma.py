@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from tilewright import dtypes
-from tilewright.cost.warps.products import MMA
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.passes.warps.warp_space import SCALAR
@@ -18,6 +17,9 @@ from tilewright.targets.cuda.functions import emit_cast, rounded_to_tf32
 from tilewright.targets.cuda.matrices import Matrices
 from tilewright.targets.llvm.conversions import load_form, widen
 from tilewright.targets.llvm.values import intrinsic
+
+# The family of the instructions of single warps.
+MMA = "mma.sync"
 
 # A tile in registers, a buffer, or one that is read by matrices.
 Operand = Fragment | Memory | Matrices
