@@ -164,6 +164,16 @@ class Residency:
     reserved_shared_bytes: int
 
 
+@dataclass(frozen=True)
+class RegisterShares:
+    """The registers of a thread that the warps of a role may ask for while a block runs: from `fewest` to `most`, in
+    steps of `step`."""
+
+    fewest: int
+    most: int
+    step: int
+
+
 class Model(StrEnum):
     """The execution model of a machine: which passes, cost model and executor a program is compiled with.
 
@@ -190,6 +200,7 @@ class Machine:
         stores_matrices: whether a warp stores matrices of 8 x 8 elements of 16 bits at once.
         families: the MMA instructions of warps by name: those of single warps first.
         residency: what blocks share, where a core runs several at once.
+        register_shares: how many registers a thread may ask for, where warps can give registers to each other.
         grid: the cores of a machine that is a grid of them, which move data explicitly.
         cores: how many cores a chip has, where the file is about a chip; the threads to use are an option elsewhere.
     """
@@ -215,6 +226,7 @@ class Machine:
     converts: tuple[str, ...] = ()
     stores_matrices: bool = False
     residency: Residency | None = None
+    register_shares: RegisterShares | None = None
     grid: CoreGrid | None = None
 
     def matrix_atom(self, left: DType, right: DType, accumulator: DType, depth: int) -> MatrixAtom | None:
@@ -252,7 +264,7 @@ class Machine:
         return {family: atom for family, atom in atoms.items() if atom is not None}
 
     def warp_atom_of(self, left: DType, right: DType, accumulator: DType) -> MatrixAtom | None:
-        """The instruction by which single warps multiply matrices of these types, where there is one."""
+        """The MMA instruction of single warps for matrices of these types, or None."""
         found = self.families_of(left, right, accumulator).items()
         return next((atom for family, atom in found if family.warps == 1), None)
 
@@ -319,7 +331,8 @@ class Machine:
         return max((atom.flops_per_cycle * self.clock_hertz for atom in atoms), default=None)
 
 
-def _parse(text: str) -> Machine:
+def parse(text: str) -> Machine:
+    """The machine of a file's text."""
     data: dict[str, Any] = tomllib.loads(text)
     return Machine(
         name=data["name"],
@@ -343,6 +356,7 @@ def _parse(text: str) -> Machine:
         converts=tuple(data.get("converts", ())),
         stores_matrices=data.get("stores_matrices", False),
         residency=Residency(**data["residency"]) if "residency" in data else None,
+        register_shares=RegisterShares(**data["register_shares"]) if "register_shares" in data else None,
         grid=_core_grid(data) if "grid" in data else None,
     )
 
@@ -377,7 +391,7 @@ def load(name: str) -> Machine:
     """
     if name not in names():
         raise TargetError(f"there is no machine `{name}`", help=f"use one of {', '.join(names())}")
-    return _parse((resources.files("tilewright.machines") / f"{name}.toml").read_text())
+    return parse((resources.files("tilewright.machines") / f"{name}.toml").read_text())
 
 
 def with_caches(machine: Machine, sizes: dict[str, int]) -> Machine:

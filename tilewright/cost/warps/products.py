@@ -74,7 +74,7 @@ class WarpProduct:
         return self.operand, self.right or self.operand, self.accumulator
 
     def warp_atom(self, machine: Machine) -> MatrixAtom | None:
-        """The instruction by which single warps multiply the operands as they are."""
+        """The MMA instruction of single warps for the operands as they are, or None."""
         return machine.warp_atom_of(*self.types)
 
 

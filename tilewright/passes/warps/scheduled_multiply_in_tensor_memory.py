@@ -1,4 +1,4 @@
-"""Specialize a loop of matmuls in tensor memory: one warp issues tensor copies, one issues tcgen05 MMAs.
+"""Specialize a loop of matmuls in tensor memory: one warp issues tensor copies, one issues MMAs.
 
 The loop is replaced by two roles. The producer warp waits until a stage of a ring of buffers is empty, declares the
 bytes to expect and issues the copies, which complete a phase of the stage's barrier: the stage is full. The MMA warp

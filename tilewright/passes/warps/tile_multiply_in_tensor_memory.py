@@ -1,4 +1,4 @@
-"""Select the matmuls that accumulate in tensor memory (tcgen05), fed by tensor copies.
+"""Select the matmuls that accumulate in tensor memory, fed by tensor copies.
 
 The pass takes loops that only accumulate matmuls of two windows of arrays, in the form of tensor copies. A matmul that
 fits gets the atom, unless it declares another one. If it does not fit, a remark gives the reason, and layout inference
