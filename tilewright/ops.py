@@ -72,7 +72,8 @@ LONGEST_CHAIN, SUM_BLOCK = 32, 16
 
 def summation_depth(count: int) -> int:
     """Additions that a term of a float reduction of `count` terms goes through, at most, on targets that add in blocks:
-    cpu, cuda, interp. The error of a sum is at most so many half units of precision of the sum of magnitudes.
+    those with vectors or warps, and `interp`. The error of a sum is at most so many half units of precision of the sum
+    of magnitudes.
 
     Two neighbouring levels take more than `LONGEST_CHAIN` terms together with as many additions and one; the rest is a
     last level, the vectors and lanes of a register block by pairs, and the parts that threads sum.
@@ -110,7 +111,7 @@ def cast(value: Array, destination: DType) -> Array:
 
 
 def _round_to_tf32(value: Array) -> Array:
-    """f32 with 13 bits less, ties away from zero: PTX ISA, cvt.rna.tf32.f32."""
+    """f32 with 13 bits less, ties away from zero."""
     bits = value.astype(np.float32).view(np.uint32)
     rounded = ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
     return np.where(np.isfinite(value), rounded, value)

@@ -108,13 +108,13 @@ def tile_to_warps() -> Sequence[Pass]:
         TileEraseZonesPass(unless_traced=True),  # remove zone markers when tracing is off
         TileExpandArgReducePass(),  # argmin and argmax are two reductions each
         TileFlattenLoopsPass(),  # a producer warp fills stages of one loop: flatten nests around the matmuls it feeds
-        TileMultiplyInTensorMemoryPass(),  # choose the tcgen05 matmuls before layout inference
+        TileMultiplyInTensorMemoryPass(),  # choose the matmuls in tensor memory before layout inference
         TileLowerToWarpsPass(),  # infer layouts; exchange data within warps or through shared memory
         ScheduledOrderAccessesPass(),  # barriers between global accesses, now that the threads of each access are known
-        ScheduledMultiplyInTensorMemoryPass(),  # a producer warp issues TMA copies, another one issues tcgen05 MMAs
+        ScheduledMultiplyInTensorMemoryPass(),  # a producer warp issues TMA copies, another one issues MMAs
         ScheduledSpecializeChainsPass(),  # likewise for chains of matmuls (attention): stages for each array
         ScheduledSumInTensorMemoryPass(),  # accumulate the matmuls of those chains in tensor memory
-        ScheduledSpecializeWarpsPass(),  # a producer warp issues TMA copies for loops of wgmma
+        ScheduledSpecializeWarpsPass(),  # a producer warp issues TMA copies for loops of asynchronous MMAs
         ScheduledShareRegistersPass(),  # setmaxnreg: reallocate registers from the producer to the MMA warpgroups
         ScheduledPipelineCopiesPass(),  # other matmul loops: multi-stage cp.async copies, bypassing registers
         ScheduledStoreTensorsPass(),  # TMA stores for results that are staged in shared memory anyway
@@ -179,7 +179,7 @@ def compile_module(
     keep_stages: bool = True,
     storage: Mapping[int, str] | None = None,
 ) -> Executable:
-    """Compile a module of the `array` phase for a target such as `cpu`, `cpu:x86-64-v3`, `cuda:sm_90a` or `interp`.
+    """Compile a module of the `array` phase for a target such as `cpu`, `cpu:x86-64-v3` or `interp`.
 
     Raises:
         TargetError: the string names no target or machine.

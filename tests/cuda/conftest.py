@@ -16,7 +16,7 @@ from tests.cuda.chips import built
 from tests.cuda.fake_driver import H200, FakeDriver
 from tests.cuda.running import unassembled
 from tilewright.cost.tiles import MatmulTile
-from tilewright.cost.warps.products import TCGEN05, WGMMA, WarpSchedule
+from tilewright.cost.warps.products import WarpSchedule
 from tilewright.machines import machine as machines
 from tilewright.machines.machine import Machine, load, with_caches
 from tilewright.passes.kernels import warp_planner
@@ -56,7 +56,8 @@ def by_warpgroups(monkeypatch: pytest.MonkeyPatch) -> Callable[..., CudaProgram]
     def compiled(shape: tuple[int, int, int, int, int], function: Callable[..., Any], *arrays: Any) -> CudaProgram:
         rows, columns, depth, groups, stages = shape
         across = (4 * groups, 1)
-        schedule = WarpSchedule(MatmulTile(rows, columns, depth), 4 * groups, across, stages, WGMMA)
+        family = load("sm_90a").family_of("wgmma")
+        schedule = WarpSchedule(MatmulTile(rows, columns, depth), 4 * groups, across, stages, family)
         monkeypatch.setattr(warp_planner, "warp_schedule", lambda *_: schedule)
         return built(tw.jit(function).lower(*arrays), "cuda:sm_90a")
 
@@ -72,7 +73,8 @@ def in_tensor_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[..., CudaProgr
     ) -> CudaProgram:
         rows, columns, depth, groups, stages = shape
         across = (4 * groups, 1)
-        schedule = WarpSchedule(MatmulTile(rows, columns, depth), 4 * groups, across, stages, TCGEN05)
+        family = load(chip).family_of("tcgen05")
+        schedule = WarpSchedule(MatmulTile(rows, columns, depth), 4 * groups, across, stages, family)
         monkeypatch.setattr(warp_planner, "warp_schedule", lambda *_: schedule)
         return built(tw.jit(function).lower(*arrays), f"cuda:{chip}")
 

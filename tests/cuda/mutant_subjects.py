@@ -25,7 +25,7 @@ from tests.passes.pass_support import parse
 from tests.programs import causal_attention
 from tests.ptx.emulator import run as execute
 from tilewright.cost.tiles import MatmulTile
-from tilewright.cost.warps.products import TCGEN05, WARPGROUP, WGMMA, WarpSchedule
+from tilewright.cost.warps.products import WARPGROUP, WarpSchedule
 from tilewright.dialects import scheduled, tile
 from tilewright.frontend.build import build_module
 from tilewright.machines import machine as machines
@@ -189,7 +189,7 @@ def chain_subjects(function: Callable[..., Any] = of_heads, chip: str = "sm_90a"
 
 def convolution_subjects() -> list[Subject]:
     """A convolution by products, whose trips are points of a grid, and the kernels around it."""
-    schedule = WarpSchedule(MatmulTile(64, 16, 32), WARPGROUP, (WARPGROUP, 1), 2, WGMMA)
+    schedule = WarpSchedule(MatmulTile(64, 16, 32), WARPGROUP, (WARPGROUP, 1), 2, load("sm_90a").family_of("wgmma"))
     generator = np.random.default_rng(0)
     x, w = (generator.integers(-4, 5, shape).astype(np.float16) for shape in ((1, 40, 4, 6), (64, 40, 3, 2)))
     with (
@@ -204,8 +204,8 @@ def cluster_subjects() -> list[Subject]:
     """Products whose blocks share what they copy, in registers and in tensor memory, several tiles a block and one."""
     found: list[Subject] = []
     generator = np.random.default_rng(0)
-    for chip, family, rows, columns in (("sm_90a", WGMMA, 64, 88), ("sm_100a", TCGEN05, 128, 248)):
-        schedule = WarpSchedule(MatmulTile(rows, 32, 64), WARPGROUP, (WARPGROUP, 1), 2, family)
+    for chip, family, rows, columns in (("sm_90a", "wgmma", 64, 88), ("sm_100a", "tcgen05", 128, 248)):
+        schedule = WarpSchedule(MatmulTile(rows, 32, 64), WARPGROUP, (WARPGROUP, 1), 2, load(chip).family_of(family))
         a, b = (generator.integers(-4, 5, shape).astype(np.float16) for shape in ((128, 136), (columns, 136)))
         for cores in (2, 100):
             small = replace(with_caches(load(chip), {"l2": 2048}), cores=cores)

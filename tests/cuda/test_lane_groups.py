@@ -10,8 +10,8 @@ from tests.cuda.test_chip_emitters import I32, Small, i32
 from tilewright import dtypes
 from tilewright.dtypes import DType
 from tilewright.targets.cuda.eight_bits import number_of, rounded_code
-from tilewright.targets.cuda.lane_groups import WIDTH, Grouped, grouped, groups_of
 from tilewright.targets.llvm.values import FLOAT, declare_features
+from tilewright.targets.simt.lane_groups import WIDTH, Grouped, grouped, groups_of
 
 E4M3, E5M2 = dtypes.f8e4m3fn, dtypes.f8e5m2
 

@@ -23,7 +23,6 @@ from tests.cuda.test_machine_code import check_clean
 from tests.cuda.test_pipeline import Given, emulated_unit, executed, interpreted, numbers, operands, product
 from tests.ptx.emulator import run
 from tests.ptx.errors import BarrierMisuse, Deadlock, RegisterRace, SharedRace
-from tilewright.cost.warps.products import wgmma_name
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.scheduled import asynchronous
 from tilewright.passes.warps.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
@@ -219,7 +218,7 @@ class Computed(Given):
         module = super().module()
         (dot,) = (op for op in module.walk() if isinstance(op, tile.DotOp))
         if self.named:
-            dot.properties["atom"] = StringAttr(wgmma_name(self.warps // 4))
+            dot.properties["atom"] = StringAttr(f"wgmma, {self.warps // 4} warpgroup{'s' if self.warps > 4 else ''}")
         if self.negated:
             negated = tile.MapOp(arguments=[dot.left], fn="negative", outputs=[dot.left.type])
             Rewriter.insert_op(negated, InsertPoint.before(dot))

@@ -38,3 +38,33 @@ def test_a_machine_has_an_execution_model(name: str) -> None:
     assert ("lane" in machine.axes) == (machine.model == Model.WARPS)
     assert ("simd" in machine.axes) == (machine.model == Model.VECTORS)
     assert (machine.grid is not None) == (machine.model == Model.CORES)
+
+
+# ---- the vendor's names ---------------------------------------------------------------------------------------------
+
+VENDOR = re.compile(r"cuda|ptx|wgmma|nvidia|tcgen05", re.IGNORECASE)
+# Where they belong: the target and its runtime, the layouts of its instructions, and the command line.
+OF_THE_VENDOR = ("targets/cuda", "runtime/cuda", "machines", "layout/catalogue", "cli")
+# The public face hands over arrays on its devices, and program files hold its code.
+MOST_FILES = 8
+# An example in the docstring of a pass prints atoms by the names in a machine file.
+EXAMPLES = re.compile(r"^(Before|After):\n(    .*\n|\n)+", re.MULTILINE)
+
+
+def names_the_vendor(text: str) -> bool:
+    return VENDOR.search(EXAMPLES.sub("", text)) is not None
+
+
+def test_few_files_name_the_vendor() -> None:
+    paths = [path.relative_to(PACKAGE).as_posix() for path in sorted(PACKAGE.rglob("*.py"))]
+    elsewhere = [path for path in paths if not path.startswith(OF_THE_VENDOR)]
+    found = [path for path in elsewhere if names_the_vendor((PACKAGE / path).read_text())]
+    assert len(found) <= MOST_FILES, found
+    assert not [path for path in found if path.startswith(("passes/", "cost/", "semantics/", "dialects/", "layout/"))]
+
+
+def test_examples_of_passes_may_show_atoms_and_nothing_else_may() -> None:
+    example = 'Lower.\n\nBefore:\n    mma {atom = "wgmma"}\n\n    x\nAfter:\n    mma {atom = "wgmma"}\n"""\n'
+    assert not names_the_vendor(example)
+    assert names_the_vendor(f"{example}FAMILY = 'wgmma'\n")
+    assert names_the_vendor("# PTX ISA\n")

@@ -114,8 +114,8 @@ def distributed(shape: Sequence[Size], splits: Sequence[tuple[int, str, int]], a
 def line_swizzle(span_bytes: int, element_bytes: int, axis: str = "mem") -> XorTerm:
     """The XOR of shared-memory copy engines: in 128-byte lines, the 16-byte chunk number is XORed with the line number.
 
-    `span_bytes` (32, 64 or 128) is the width that the chunks are permuted within: PTX ISA, "Swizzling modes" of tensor
-    copies. Coordinates on `axis` count elements of `element_bytes`.
+    `span_bytes` (32, 64 or 128) is the width that the chunks are permuted within. Coordinates on `axis` count elements
+    of `element_bytes`.
 
     Raises:
         LayoutError: another span, or an element that is no power of two up to 16 bytes.

@@ -1,23 +1,22 @@
 """The catalogue name of a layout that equals one of its layouts as a map.
 
-name_of(layout, 16)                               # 'wgmma accumulator', or None
+name_of(layout, 16)                               # 'mma.sync accumulator, 2 x 2 warps', or None
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 
 from tilewright.errors import LayoutError
 from tilewright.layout import catalogue
 from tilewright.layout.axes import Kind, kind_of
+from tilewright.layout.catalogue.fragment_names import Candidate, fragment_names, shared_names
 from tilewright.layout.construct import column_major, row_major
 from tilewright.layout.dims import static
 from tilewright.layout.layout import Layout
 from tilewright.layout.operations import rename_axis
 from tilewright.layout.queries import same_map
-
-Candidate = tuple[str, Callable[[], Layout]]
 
 _VECTORS = (16, 8, 4, 2, 1)
 _PANELS = (4, 6, 8, 12, 14, 16, 32, 48, 64)
@@ -54,16 +53,7 @@ def _memory_names(shape: tuple[int, ...], bits: int) -> Iterator[Candidate]:
     yield "column-major", lambda: column_major(shape)
     if len(shape) != 2:
         return
-    for swizzle in (128, 64, 32, 0):
-        for dim, major in ((1, "K-major"), (0, "MN-major")):
-            for slowest in (0, 1):
-                text = f"shared operand of wgmma, {f'swizzle {swizzle}' if swizzle else 'no swizzle'}, {major}"
-                yield (
-                    text if slowest == 0 else f"{text}, boxes of rows",
-                    lambda swizzle=swizzle, dim=dim, slowest=slowest: catalogue.shared_matrix(
-                        shape, bits, swizzle, contiguous_dim=dim, slowest_dim=slowest
-                    ),
-                )
+    yield from shared_names(shape, bits)
     for group in (1, 2, 4):
         for width in _PANELS:
             grouped = f", groups of {group}" if group > 1 else ""
@@ -80,28 +70,7 @@ def _vector_names(layout: Layout) -> Iterator[Candidate]:
 def _register_names(layout: Layout, bits: int) -> Iterator[Candidate]:
     shape = layout.static_shape
     warps = static(layout.span("warp")) if "warp" in layout.axes else 1
-    if len(shape) == 1:
-        yield "value per row of a wgmma accumulator", lambda: catalogue.wgmma_per_row(shape[0])
-        yield "value per column of a wgmma accumulator", lambda: catalogue.wgmma_per_column(shape[0])
-    if len(shape) == 2:
-        yield "wgmma accumulator", lambda: catalogue.wgmma_accumulator(shape)
-        yield "wgmma operand in registers", lambda: catalogue.wgmma_operand(shape, bits)
-        yield "transposed wgmma fragment", lambda: catalogue.wgmma_transposed(shape)
-        for factor in (2, 4):
-            yield f"wgmma operand to widen {factor} times", lambda f=factor: catalogue.wgmma_upcast(shape, f)
-        yield from _mma_names(shape, bits, warps)
+    yield from fragment_names(shape, bits, warps)
     for vector in _VECTORS:
         name = f"vectors of {vector} in the order of elements" if vector > 1 else "in the order of elements"
         yield name, lambda v=vector: catalogue.strided_registers(shape, v, warps)
-
-
-def _mma_names(shape: tuple[int, ...], bits: int, warps: int) -> Iterator[Candidate]:
-    for rows in (rows for rows in range(1, warps + 1) if warps % rows == 0):
-        grid = (rows, warps // rows)
-        across = f", {grid[0]} x {grid[1]} warps"
-        yield f"mma.sync accumulator{across}", lambda w=grid: catalogue.mma_accumulator(shape, 16, w)
-        yield f"mma.sync accumulator of f64{across}", lambda w=grid: catalogue.mma_accumulator(shape, 64, w)
-        for own in dict.fromkeys((bits, 16, 32, 8)):
-            width = "" if own == bits else f" of {own} bits"
-            yield f"mma.sync left operand{width}{across}", lambda w=grid, b=own: catalogue.mma_operand_a(shape, b, w)
-            yield f"mma.sync right operand{width}{across}", lambda w=grid, b=own: catalogue.mma_operand_b(shape, b, w)

@@ -1,7 +1,7 @@
 """Layouts drawn as SVG, the way kernel authors draw them: a cell per element, labelled with its position and coloured
 by the lane that holds it, or by the bank that it begins in.
 
-    text = draw_svg(wgmma_accumulator((64, 8)))                       # W0 L1 R2 in a cell
+    text = draw_svg(mma_accumulator((16, 8), 16, (1, 1)))             # W0 L1 R2 in a cell
     text = draw_svg(shared_matrix((64, 64), 16), ports=MemoryPorts(), item_bytes=2)
 """
 

@@ -108,6 +108,38 @@ class MatrixAtom:
 
 
 @dataclass(frozen=True)
+class AtomFamily:
+    """Facts of the MMA instructions of one name, for machines with warps. The layouts of their operands and sums are
+    constructors of `layout/catalogue/fragments.py`.
+
+    Attributes:
+        warps: how many warps execute one instruction together.
+        asynchronous: it completes later, and reads its operands in shared memory, in swizzled layouts.
+        left_from_registers: it may also read its left operand from registers.
+        sums_in_tensor_memory: its sums are in tensor memory, otherwise in the registers of its warps.
+    """
+
+    name: str
+    warps: int = 1
+    asynchronous: bool = False
+    left_from_registers: bool = False
+    sums_in_tensor_memory: bool = False
+
+    def by_warps(self, across: tuple[int, int]) -> str:
+        """The name of the atom of single warps, so many along the rows and columns."""
+        return f"{self.name}, {across[0]} x {across[1]} warps"
+
+    def by_groups(self, groups: int) -> str:
+        """The name of the atom of so many groups of warps, which share its rows or read some of its columns each."""
+        return f"{self.name}, {groups} warpgroup{'s' if groups > 1 else ''}"
+
+    @property
+    def with_left_in_registers(self) -> str:
+        """The name of the atom with the left operand in registers."""
+        return f"{self.name}, left in registers"
+
+
+@dataclass(frozen=True)
 class Residency:
     """The resources of an SM, which its resident thread blocks share.
 
@@ -130,6 +162,16 @@ class Residency:
     shared_bytes: int
     shared_unit_bytes: int
     reserved_shared_bytes: int
+
+
+@dataclass(frozen=True)
+class RegisterShares:
+    """The registers of a thread that the warps of a role may ask for while a block runs: from `fewest` to `most`, in
+    steps of `step`."""
+
+    fewest: int
+    most: int
+    step: int
 
 
 class Model(StrEnum):
@@ -156,7 +198,9 @@ class Machine:
         cycles: cycles of one core per vector operation, by cost class.
         converts: types of 8 bits that one instruction converts from and to.
         stores_matrices: whether a warp stores matrices of 8 x 8 elements of 16 bits at once.
+        families: the MMA instructions of warps by name: those of single warps first.
         residency: what blocks share, where a core runs several at once.
+        register_shares: how many registers a thread may ask for, where warps can give registers to each other.
         grid: the cores of a machine that is a grid of them, which move data explicitly.
         cores: how many cores a chip has, where the file is about a chip; the threads to use are an option elsewhere.
     """
@@ -177,10 +221,12 @@ class Machine:
     default_memory: str
     links: tuple[Link, ...] = ()
     matrix_atoms: tuple[MatrixAtom, ...] = ()
+    families: tuple[AtomFamily, ...] = ()
     cores: int = 1
     converts: tuple[str, ...] = ()
     stores_matrices: bool = False
     residency: Residency | None = None
+    register_shares: RegisterShares | None = None
     grid: CoreGrid | None = None
 
     def matrix_atom(self, left: DType, right: DType, accumulator: DType, depth: int) -> MatrixAtom | None:
@@ -206,6 +252,34 @@ class Machine:
         """The instruction of a family that multiplies matrices of these types, where there is one."""
         wanted = (name, left.name, right.name, accumulator.name)
         return next((a for a in self.matrix_atoms if (a.name, a.left, a.right, a.accumulator) == wanted), None)
+
+    def family_of(self, atom: str) -> AtomFamily | None:
+        """The family of an atom such as `mma.sync, 2 x 2 warps`, or None."""
+        name = atom.partition(",")[0]
+        return next((family for family in self.families if family.name == name), None)
+
+    def families_of(self, left: DType, right: DType, accumulator: DType) -> dict[AtomFamily, MatrixAtom]:
+        """The families that multiply matrices of these types, with their instructions."""
+        atoms = {family: self.atom_of(family.name, left, right, accumulator) for family in self.families}
+        return {family: atom for family, atom in atoms.items() if atom is not None}
+
+    def warp_atom_of(self, left: DType, right: DType, accumulator: DType) -> MatrixAtom | None:
+        """The MMA instruction of single warps for matrices of these types, or None."""
+        found = self.families_of(left, right, accumulator).items()
+        return next((atom for family, atom in found if family.warps == 1), None)
+
+    def group_atom_of(self, left: DType, right: DType, accumulator: DType) -> tuple[AtomFamily, MatrixAtom] | None:
+        """The asynchronous instruction that multiplies matrices of these types, and its family, where there is one."""
+        found = self.families_of(left, right, accumulator).items()
+        return next(((family, atom) for family, atom in found if family.asynchronous), None)
+
+    def is_asynchronous(self, atom: str) -> bool:
+        """Whether an atom, by its name, completes later."""
+        return (family := self.family_of(atom)) is not None and family.asynchronous
+
+    def sums_in_tensor_memory(self, atom: str) -> bool:
+        """Whether an atom, by its name, adds up in tensor memory."""
+        return (family := self.family_of(atom)) is not None and family.sums_in_tensor_memory
 
     def matrix_atom_of_words(self, left: DType, right: DType, accumulator: DType, depth: int) -> MatrixAtom | None:
         """The MMA instruction for a right operand packed in words."""
@@ -257,7 +331,8 @@ class Machine:
         return max((atom.flops_per_cycle * self.clock_hertz for atom in atoms), default=None)
 
 
-def _parse(text: str) -> Machine:
+def parse(text: str) -> Machine:
+    """The machine of a file's text."""
     data: dict[str, Any] = tomllib.loads(text)
     return Machine(
         name=data["name"],
@@ -276,10 +351,12 @@ def _parse(text: str) -> Machine:
         default_memory=data["default_memory"],
         links=tuple(Link(**link) for link in data.get("link", ())),
         matrix_atoms=tuple(MatrixAtom(**atom) for atom in data.get("matrix_atom", ())),
+        families=tuple(AtomFamily(**family) for family in data.get("matrix_family", ())),
         cores=data.get("cores", 1),
         converts=tuple(data.get("converts", ())),
         stores_matrices=data.get("stores_matrices", False),
         residency=Residency(**data["residency"]) if "residency" in data else None,
+        register_shares=RegisterShares(**data["register_shares"]) if "register_shares" in data else None,
         grid=_core_grid(data) if "grid" in data else None,
     )
 
@@ -314,7 +391,7 @@ def load(name: str) -> Machine:
     """
     if name not in names():
         raise TargetError(f"there is no machine `{name}`", help=f"use one of {', '.join(names())}")
-    return _parse((resources.files("tilewright.machines") / f"{name}.toml").read_text())
+    return parse((resources.files("tilewright.machines") / f"{name}.toml").read_text())
 
 
 def with_caches(machine: Machine, sizes: dict[str, int]) -> Machine:

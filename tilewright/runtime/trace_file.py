@@ -78,7 +78,7 @@ def _not_written(path: Path, error: OSError) -> OptionError:
 
 
 def add_launch(path: Path, device: tuple[int, str], kernel: str, zones: Zones, records: Records) -> None:
-    """Add what a launch on a device, by number and name, recorded.
+    """Add what a launch on a device, by number and label, recorded.
 
     Raises:
         OptionError: the file cannot be written.
@@ -86,11 +86,11 @@ def add_launch(path: Path, device: tuple[int, str], kernel: str, zones: Zones, r
     slices = slices_of(zones, records)
     lost = sum(each.lost for each in slices)
     emit("trace.zones", level=1 if lost else 2, kernel=kernel, slices=len(slices), lost_edges=lost, file=str(path))
-    ordinal, name = device
+    ordinal, label = device
     with _lock:
         try:
             file = _files.get(path) or _files.setdefault(path, _File(path))
-            file.add(_events(file, ordinal, f"cuda:{ordinal} {name}", kernel, zones, slices))
+            file.add(_events(file, ordinal, label, kernel, zones, slices))
         except OSError as error:
             raise _not_written(path, error) from error
 

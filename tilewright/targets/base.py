@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -110,7 +112,25 @@ class Target:
     check_storage: Callable[[str], None] | None = None
 
 
-TARGETS = ("cpu", "cuda", "grid", "interp", "null")
+_REGISTERED: dict[str, Target] = {}
+
+
+def register(target: Target) -> None:
+    """Add a target that is not part of the package: strings that begin with its name compile for it.
+
+    Raises:
+        TargetError: another target has that name.
+    """
+    if target.name in built_in() or _REGISTERED.get(target.name, target) != target:
+        raise TargetError(f"there is a target `{target.name}` already", help="give it another name")
+    _REGISTERED[target.name] = target
+
+
+@cache
+def built_in() -> tuple[str, ...]:
+    """The targets of the package: its folders with a `target.py`."""
+    folders = resources.files("tilewright.targets").iterdir()
+    return tuple(sorted(folder.name for folder in folders if folder.joinpath("target.py").is_file()))
 
 
 def target_named(text: str) -> tuple[Target, str]:
@@ -120,8 +140,9 @@ def target_named(text: str) -> tuple[Target, str]:
         TargetError: there is no such target.
     """
     name, _, machine_name = text.partition(":")
-    if name not in TARGETS:
-        raise TargetError(
-            f"there is no target `{text}`", help=f"use {', '.join(TARGETS)}, or cpu:MACHINE, cuda:CHIP or grid:MACHINE"
-        )
+    if name in _REGISTERED:
+        return _REGISTERED[name], machine_name
+    if name not in built_in():
+        known = ", ".join((*built_in(), *_REGISTERED))
+        raise TargetError(f"there is no target `{text}`", help=f"use {known}, or one with a machine: TARGET:MACHINE")
     return importlib.import_module(f"tilewright.targets.{name}").TARGET, machine_name

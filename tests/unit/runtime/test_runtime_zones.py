@@ -66,7 +66,7 @@ def test_the_file_is_complete_after_each_launch(tmp_path: Path) -> None:
     path.write_text("of another process")
     zoned = section(2000, 0, 5, 100, (0, 20), (1, 60))
     for count in (1, 2, 3):
-        add_launch(path, (1, "H200"), "kernel", ZONES, records(zoned))
+        add_launch(path, (1, "cuda:1 H200"), "kernel", ZONES, records(zoned))
         trace = json.loads(path.read_text())
         assert [event["ph"] for event in trace["traceEvents"]] == ["M", "M", *"XX" * count]
     process, thread, whole, load = trace["traceEvents"][:4]

@@ -1,7 +1,7 @@
 """How many blocks of a kernel are on one core of a GPU at once, and what does not let there be more.
 
-CUDA Occupancy Calculator: registers are given to warps in units, and each partition of a core has its own; a block
-takes shared memory in units, with what the system reserves of it.
+Registers are given to warps in units, and each partition of a core has its own; a block takes shared memory in units,
+with what the system reserves of it. The units are in the machine file.
 """
 
 from __future__ import annotations

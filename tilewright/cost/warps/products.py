@@ -13,13 +13,9 @@ from math import ceil
 
 from tilewright.cost.tiles import MatmulTile
 from tilewright.dtypes import DType
-from tilewright.machines.machine import Machine, MatrixAtom
+from tilewright.errors import CompilerBug
+from tilewright.machines.machine import AtomFamily, Machine, MatrixAtom
 
-# The instructions by which single warps multiply, by which four of them do, asynchronously, from shared memory, and by
-# which one thread has the machine multiply, from there to tensor memory.
-MMA, WGMMA, TCGEN05 = "mma.sync", "wgmma", "tcgen05"
-# That of four warps with the left operand in registers.
-WGMMA_REGISTERS = "wgmma, left in registers"
 WARPGROUP = 4  # warps
 _SIDES = (16, 32, 64, 128, 256)
 _DEPTHS_BYTES = (64, 128)
@@ -36,11 +32,11 @@ _FEW_SIDES, _FEW_DEPTHS = (16, 32, 64, 128), (16, 32)
 _STAGES = (2, 3, 4)
 # Groups of warps that share a tile's rows, and the most results of a thread that leave it registers.
 _WARPGROUPS, _MOST_OF_WARPGROUPS = (1, 2), 128
-# What a machine copies by itself begins at multiples of so many bytes (PTX ISA, tensor copies), and says so at barriers
+# What a machine copies by itself begins at multiples of so many bytes , and says so at barriers
 # in shared memory.
 TENSOR_COPY_BYTES = 16
 _BARRIERS_BYTES = 1024
-# Columns of tensor memory are allocated by powers of two from 32 on: PTX ISA, tcgen05.alloc.
+# Columns of tensor memory are allocated by powers of two from 32 on.
 LEAST_TENSOR_COLUMNS = 32
 # How much of what a step does beside its slowest part adds to its time.
 _NOT_HIDDEN = 0.25
@@ -72,49 +68,45 @@ class WarpProduct:
     scattered: tuple[bool, bool] = (False, False)
     trips: int = 1
 
-    def atom(self, machine: Machine, family: str = MMA) -> MatrixAtom | None:
-        """The instruction of a family that multiplies the operands as they are."""
-        return machine.atom_of(family, self.operand, self.right or self.operand, self.accumulator)
+    @property
+    def types(self) -> tuple[DType, DType, DType]:
+        """The types of both operands as they are multiplied, and of the sums."""
+        return self.operand, self.right or self.operand, self.accumulator
+
+    def warp_atom(self, machine: Machine) -> MatrixAtom | None:
+        """The MMA instruction of single warps for the operands as they are, or None."""
+        return machine.warp_atom_of(*self.types)
 
 
 @dataclass(frozen=True)
 class WarpSchedule:
     """A tile, how many warps share it along its rows and columns, and how many steps of the depth there are at a time:
     1 where nothing is copied ahead. Without `across`, the layouts of the tile's parts decide. `family`: by which
-    instructions it is multiplied."""
+    instructions it is multiplied; None where they are not chosen."""
 
     tile: MatmulTile
     warps: int = 4
     across: tuple[int, int] | None = None
     stages: int = 1
-    family: str = MMA
+    family: AtomFamily | None = None
 
     @property
     def atom(self) -> str:
         """The name of what multiplies a tile; empty where it is not declared."""
-        if self.across is None:
+        if self.across is None or self.family is None:
             return ""
-        return mma_name(self.across) if self.family == MMA else warpgroups_name(self.family, self.warps // WARPGROUP)
+        if self.family.warps == 1:
+            return self.family.by_warps(self.across)
+        return self.family.by_groups(self.warps // self.family.warps)
 
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether the tile is multiplied by instructions that complete later."""
+        return self.family is not None and self.family.asynchronous
 
-def mma_name(across: tuple[int, int]) -> str:
-    """The name of the MMA atom of single warps, so many along the rows and columns."""
-    return f"{MMA}, {across[0]} x {across[1]} warps"
-
-
-def wgmma_name(groups: int) -> str:
-    """The name of the wgmma atom of so many warpgroups, each of some rows."""
-    return warpgroups_name(WGMMA, groups)
-
-
-def tcgen05_name(groups: int) -> str:
-    """The name of the tcgen05 atom for so many warpgroups, each of which reads some columns."""
-    return warpgroups_name(TCGEN05, groups)
-
-
-def warpgroups_name(family: str, groups: int) -> str:
-    """The name of an atom of so many warpgroups."""
-    return f"{family}, {groups} warpgroup{'s' if groups > 1 else ''}"
+    @property
+    def sums_in_tensor_memory(self) -> bool:
+        return self.family is not None and self.family.sums_in_tensor_memory
 
 
 def tensor_columns(columns: int) -> int:
@@ -128,8 +120,7 @@ def warp_schedule(product: WarpProduct, machine: Machine) -> WarpSchedule:
     copied = list(_copied(product, machine))
     if copied:
         return min(copied, key=lambda each: (_copied_seconds(product, each, machine), -each.tile.depth))
-    atom = product.atom(machine)
-    found = [each for tile in _tiles(product, machine) for each in _by_registers(product, tile, atom)]
+    found = [each for tile in _tiles(product, machine) for each in _by_registers(product, tile, machine)]
     return min(found, key=lambda each: (_seconds(product, each, machine), -each.warps, -each.tile.depth))
 
 
@@ -153,7 +144,7 @@ def _copied(product: WarpProduct, machine: Machine) -> Iterator[WarpSchedule]:
     item = product.operand.itemsize
     most = min(product.depth, product.depth * product.trips - 1)
     depths = [size // item for size in _DEPTHS_BYTES if size // item <= most]
-    families = {family: atom for family in (MMA, WGMMA, TCGEN05) if (atom := product.atom(machine, family)) is not None}
+    families = machine.families_of(*product.types)
     if not product.piece_bytes:
         return
     for rows in _fitting(_SIDES, product.rows):
@@ -162,25 +153,26 @@ def _copied(product: WarpProduct, machine: Machine) -> Iterator[WarpSchedule]:
                 tile = MatmulTile(rows, columns, depth)
                 stages = _most_stages(product, tile, machine)
                 for family, atom in families.items() if stages else ():
-                    if family == MMA or depth == max(depths):  # lines as long as they can be
+                    if not family.asynchronous or depth == max(depths):  # lines as long as they can be
                         yield from _by_family(product, tile, family, atom, stages)
 
 
 def _by_family(
-    product: WarpProduct, tile: MatmulTile, family: str, atom: MatrixAtom, stages: int
+    product: WarpProduct, tile: MatmulTile, family: AtomFamily, atom: MatrixAtom, stages: int
 ) -> Iterator[WarpSchedule]:
-    if family == MMA:
+    if family.warps == 1:
         for across in _splits(product, tile, atom):
-            yield WarpSchedule(tile, across[0] * across[1], across, stages)
+            yield WarpSchedule(tile, across[0] * across[1], across, stages, family)
         return
-    if family == TCGEN05 and (tile.rows != atom.rows or product.piece_bytes % TENSOR_COPY_BYTES):
+    if family.sums_in_tensor_memory and (tile.rows != atom.rows or product.piece_bytes % TENSOR_COPY_BYTES):
         return  # one accumulator, fed by tensor copies
     for groups in _WARPGROUPS:
-        results = tile.rows * tile.columns // (32 * WARPGROUP * groups)
+        warps = family.warps * groups
+        results = tile.rows * tile.columns // (32 * warps)
         most = _MOST_FOLLOWED if product.is_followed else _MOST_OF_WARPGROUPS
-        own_rows = groups * atom.rows if family == WGMMA else atom.rows
+        own_rows = atom.rows if family.sums_in_tensor_memory else groups * atom.rows
         if tile.rows % own_rows == 0 and tile.columns % atom.columns == 0 and results <= most:
-            yield WarpSchedule(tile, WARPGROUP * groups, (WARPGROUP * groups, 1), stages, family)
+            yield WarpSchedule(tile, warps, (warps, 1), stages, family)
 
 
 def _splits(product: WarpProduct, tile: MatmulTile, atom: MatrixAtom) -> Iterator[tuple[int, int]]:
@@ -213,7 +205,7 @@ def _most_stages(product: WarpProduct, tile: MatmulTile, machine: Machine) -> in
 
 def _is_fed_by_a_warp(product: WarpProduct, schedule: WarpSchedule) -> bool:
     """Whether a producer warp issues TMA copies while the other warps run asynchronous MMAs."""
-    return schedule.family != MMA and product.piece_bytes % TENSOR_COPY_BYTES == 0
+    return schedule.is_asynchronous and product.piece_bytes % TENSOR_COPY_BYTES == 0
 
 
 def _copied_seconds(product: WarpProduct, schedule: WarpSchedule, machine: Machine) -> float:
@@ -240,9 +232,10 @@ def _busy_seconds(product: WarpProduct, schedule: WarpSchedule, machine: Machine
     wholly."""
     tile, (down, side) = schedule.tile, schedule.across or (1, 1)
     shared, near = machine.memories[:2]
-    atom = product.atom(machine, schedule.family)
-    assert atom is not None
-    if schedule.family != MMA:  # the rows of each instruction read all columns once
+    atom = None if schedule.family is None else machine.atom_of(schedule.family.name, *product.types)
+    if atom is None:
+        raise CompilerBug(f"{machine.name} does not multiply {product.operand} by the instructions of its schedule")
+    if schedule.is_asynchronous:  # the rows of each instruction read all columns once
         down = tile.rows // atom.rows
     instructions = tile.rows // atom.rows * (tile.columns // atom.columns) * (tile.depth // atom.depth)
     quarters = min(1.0, schedule.warps * together / _QUARTERS)
@@ -266,23 +259,27 @@ def _together(product: WarpProduct, schedule: WarpSchedule, machine: Machine) ->
     tile, (down, side) = schedule.tile, schedule.across or (1, 1)
     used = max(schedule.stages * _stage_bytes(product, tile), tile.rows * tile.columns * product.accumulator.itemsize)
     sums = tile.rows * tile.columns // (32 * schedule.warps)
-    operands = 0 if schedule.family != MMA else 2 * (tile.rows // down // 4 + tile.columns // side // 4)
+    operands = 0 if schedule.is_asynchronous else 2 * (tile.rows // down // 4 + tile.columns // side // 4)
     registers = (sums + operands + REGISTERS_BESIDE) * 32 * schedule.warps
     whole = machine.axes["warp"] * 32 * 32
-    accumulators = 8 if schedule.family != TCGEN05 else machine.axes["tmem.col"] // tensor_columns(tile.columns)
+    accumulators = 8
+    if schedule.sums_in_tensor_memory:
+        accumulators = machine.axes["tmem.col"] // tensor_columns(tile.columns)
     return max(1, min(machine.memories[0].bytes // used, whole // registers, accumulators, 8))
 
 
 # ---- operands that pass through registers ---------------------------------------------------------------------------
 
 
-def _by_registers(product: WarpProduct, tile: MatmulTile, atom: MatrixAtom | None) -> list[WarpSchedule]:
+def _by_registers(product: WarpProduct, tile: MatmulTile, machine: Machine) -> list[WarpSchedule]:
     """Schedules of a tile: four warps, or fewer for one that has not that many instructions."""
+    found = machine.families_of(*product.types).items()
+    family, atom = next(((family, atom) for family, atom in found if family.warps == 1), (None, None))
     if atom is None:
         return [WarpSchedule(tile)]
     splits = [across for across in _splits(product, tile, atom) if across[0] * across[1] <= 4]
     return [
-        WarpSchedule(tile, down * side, (down, side))
+        WarpSchedule(tile, down * side, (down, side), family=family)
         for down, side in splits
         if tile.rows * tile.columns <= _MOST_RESULTS_BY_REGISTERS * down * side // 4
         and _registers_taken(product, tile, (down, side)) <= _REGISTERS
@@ -308,7 +305,7 @@ def _registers_taken(product: WarpProduct, tile: MatmulTile, across: tuple[int, 
 def _tiles(product: WarpProduct, machine: Machine) -> Iterator[MatmulTile]:
     """Tiles whose operands leave room for others; the smallest one in any case."""
     room = machine.memories[0].bytes // 4
-    atom = product.atom(machine)
+    atom = product.warp_atom(machine)
     depths = _FEW_DEPTHS if atom is None else (atom.depth, 2 * atom.depth)
     for m in _fitting(_FEW_SIDES, product.rows):
         for n in _fitting(_FEW_SIDES, product.columns):
@@ -326,7 +323,7 @@ def _seconds(product: WarpProduct, schedule: WarpSchedule, machine: Machine) -> 
     steps = product.trips * ceil(product.depth / tile.depth)
     item = product.operand.itemsize
     multiplied = tile.rows * tile.columns * tile.depth * steps
-    atom = product.atom(machine)
+    atom = product.warp_atom(machine)
     peak = machine.peak_flops(product.accumulator) if atom is None else atom.flops_per_cycle * machine.clock_hertz
     shared, near = machine.memories[:2]
     moved = (tile.rows + tile.columns) * tile.depth * steps * item / near.bytes_per_second

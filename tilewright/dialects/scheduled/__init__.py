@@ -222,7 +222,7 @@ class RoleOp(PlainOp):
 @operation
 class SetRegistersOp(PlainOp):
     """Each thread of the warps that come here has `count` registers from now on. More wait until others of the block
-    have given back as many. All warps of a warpgroup come here. PTX ISA, setmaxnreg."""
+    have given back as many. All warps of a warpgroup come here."""
 
     name = "scheduled.set_registers"
     count: int = attribute()

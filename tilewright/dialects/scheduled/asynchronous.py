@@ -35,7 +35,7 @@ BLOCK = "block"
 class MbarrierOp(PlainOp):
     """`count` barriers in the memory of a block, each in its phase 0. A phase completes when `arrivals` arrivals and
     all bytes that were expected have come; then the next one begins. Before another warp uses one, there is a barrier
-    of `EVERY_ROLE`. PTX ISA, mbarrier."""
+    of `EVERY_ROLE`."""
 
     name = "scheduled.mbarrier"
     count: int = attribute()

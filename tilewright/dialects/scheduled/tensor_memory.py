@@ -10,7 +10,7 @@
     tensor_put     a tile of registers to there
     tensor_fence   operations on tensor memory, in the order of what threads tell each other
 
-PTX ISA 9.7.16, "TensorCore 5th Generation Family Instructions".
+The machine files cite the instructions.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ from typing import ClassVar
 import numpy as np
 from xdsl.ir import Block, Operation, SSAValue
 
-from tilewright.cost.warps.products import TCGEN05, WGMMA, warp_product_seconds
+from tilewright.cost.warps.products import warp_product_seconds
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, tensor
 from tilewright.dialects.rewriting import erase
@@ -105,7 +105,7 @@ def _can_be_a_product(op: array.ConvolveOp, machine: Machine) -> bool:
         return False
     if any(isinstance(value.owner, Operation) and is_splat(value.owner) for value in op.operands):
         return False
-    is_copied = any(machine.atom_of(family, *types) is not None for family in (WGMMA, TCGEN05))
+    is_copied = machine.group_atom_of(*types) is not None
     has_strides = math.prod(weights.shape[2:]) > 1 and math.prod(op.strides) > 1
     return is_copied and not (has_strides and math.prod(op.dilation) > 1)
 

@@ -14,22 +14,20 @@ from math import prod
 
 from xdsl.ir import BlockArgument, SSAValue
 
-from tilewright.cost.warps.products import TCGEN05, TENSOR_COPY_BYTES, WGMMA, WGMMA_REGISTERS, tcgen05_name, wgmma_name
+from tilewright.cost.warps.products import TENSOR_COPY_BYTES
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
-from tilewright.machines.machine import Machine
+from tilewright.machines.machine import AtomFamily, Machine
 from tilewright.passes.kernels.indexing import Axis, Linear
 from tilewright.passes.warps.tensor_windows import MOST_DIMS
 
 # Keys of a step. With 128, too, two warpgroups have registers for heads of 128, if `scheduled-share-registers` gives
 # them: what is faster has not been measured.
 _KEYS = 64
-# A warpgroup's rows, and the widest results for which its threads have registers beside scores and weights: those of
-# two share the registers of a multiprocessor with a warp that copies (168 each), one alone has all that there are.
-_ROWS, _MOST_COLUMNS = 64, {2: 128, 1: 256}
-# Rows of a product in tensor memory, one for each thread of a warpgroup.
-_LANES = 128
+# The widest results for which the threads of so many warpgroups have registers beside scores and weights: those of two
+# share the registers of a multiprocessor with a warp that copies (168 each), one alone has all that there are.
+_MOST_COLUMNS = {2: 128, 1: 256}
 # Heads are made of whole lines of the copies.
 _LINE_BYTES = 32
 
@@ -39,20 +37,19 @@ class Chain:
     """`groups` warpgroups of a tile of `rows` queries, which multiply by `family`. A tile sees `first` blocks of `keys`
     keys, and `per_tile` more for each tile of the same head before it; at most `most_blocks`."""
 
+    family: AtomFamily
     groups: int
     rows: int
     keys: int
     first: int
     per_tile: int
     most_blocks: int
-    family: str = WGMMA
 
     @property
     def atoms(self) -> tuple[str, str]:
         """By what queries and keys are multiplied, and weights and values."""
-        if self.family == TCGEN05:
-            return tcgen05_name(self.groups), tcgen05_name(self.groups)
-        return wgmma_name(self.groups), WGMMA_REGISTERS
+        scores = self.family.by_groups(self.groups)
+        return scores, self.family.with_left_in_registers if self.family.left_from_registers else scores
 
     def blocks(self, rows_at: Linear) -> Linear:
         """How many blocks of keys a tile sees, from where its rows are."""
@@ -76,27 +73,29 @@ def chain_of(
     sees keys up to that one, row 1 one more; None: all rows see all keys."""
     scores, values = products
     types = operand, operand, array_type(scores.results[0]).dtype.compute
-    family = next((each for each in (WGMMA, TCGEN05) if machine.atom_of(each, *types) is not None), None)
+    found = machine.group_atom_of(*types)
     widths = (array_type(scores.operands[0]).shape[-1], array_type(values.results[0]).shape[-1])
     lines = all(width * operand.itemsize % _LINE_BYTES == 0 and width <= _MOST_COLUMNS[1] for width in widths)
     windows = (*scores.operands, values.operands[1])
-    if family is None or not lines or not all(_is_copied(value) for value in windows):
+    if found is None or not lines or not all(_is_copied(value) for value in windows):
         return None
-    if family == TCGEN05:
+    family, atom = found
+    if family.sums_in_tensor_memory:
         if max(widths) > _MOST_COLUMNS[2]:
             return None  # a thread has a row of the result
-        groups, rows, keys = 1, _LANES, _KEYS
+        groups, rows, keys = 1, atom.rows, _KEYS
     else:
-        groups = _groups(shape, row_dim, machine) if widths[1] <= _MOST_COLUMNS[2] else 1
-        rows, keys = _ROWS * groups, _keys(groups)
+        groups = _groups(shape, row_dim, atom.rows, machine) if widths[1] <= _MOST_COLUMNS[2] else 1
+        # Not more keys than queries, so that what a causal mask leaves is whole steps more from tile to tile.
+        rows, keys = atom.rows * groups, min(_KEYS, atom.rows * groups)
     tiles = -(-shape[row_dim] // rows)
     if offset is not None and shape[row_dim] + offset > shape[-1]:
         return None  # blocks beyond the keys would not be hidden from the last rows
     if offset is None:
-        chain = Chain(groups, rows, keys, -(-shape[-1] // keys), 0, -(-shape[-1] // keys), family)
+        chain = Chain(family, groups, rows, keys, -(-shape[-1] // keys), 0, -(-shape[-1] // keys))
     else:
         first, per_tile = -(-(rows + offset) // keys), rows // keys
-        chain = Chain(groups, rows, keys, first, per_tile, first + (tiles - 1) * per_tile, family)
+        chain = Chain(family, groups, rows, keys, first, per_tile, first + (tiles - 1) * per_tile)
     return chain if chain.first > 0 and chain.most_blocks > 1 else None
 
 
@@ -109,13 +108,7 @@ def _is_copied(value: SSAValue) -> bool:
     return isinstance(value, BlockArgument) and aligned and type.rank <= MOST_DIMS
 
 
-def _groups(shape: Sequence[int], row_dim: int, machine: Machine) -> int:
-    """Two warpgroups share what is copied, unless that leaves multiprocessors without a tile."""
+def _groups(shape: Sequence[int], row_dim: int, rows: int, machine: Machine) -> int:
+    """Two warpgroups, each of some rows, share what is copied, unless that leaves multiprocessors without a tile."""
     others = prod(shape[:-1]) // shape[row_dim]
-    return 2 if others * (shape[row_dim] // (2 * _ROWS)) >= machine.cores else 1
-
-
-def _keys(groups: int) -> int:
-    """How many keys a step has; not more than tiles of so many warpgroups have queries, so that what a causal mask
-    leaves is whole steps more from tile to tile."""
-    return min(_KEYS, _ROWS * groups)
+    return 2 if others * (shape[row_dim] // (2 * rows)) >= machine.cores else 1

@@ -9,7 +9,7 @@ from xdsl.ir import BlockArgument
 
 from tilewright.cost.tiles import even_split, loop_tile, reread_tile
 from tilewright.cost.warps.loops import warp_reduction_tile, warp_transpose_tile
-from tilewright.cost.warps.products import MMA, WARPGROUP, WarpProduct, warp_schedule
+from tilewright.cost.warps.products import WARPGROUP, WarpProduct, warp_schedule
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
@@ -147,7 +147,7 @@ class WarpPlanner:
         operand = rounded_type(parts)
         if operand is None:
             return None
-        atom = self.machine.atom_of(MMA, operand, operand, array_type(parts.scores).dtype.compute)
+        atom = self.machine.warp_atom_of(operand, operand, array_type(parts.scores).dtype.compute)
         return None if atom is None else operand
 
     def attention_fallback(self, parts: AttentionParts, fallback: Fallback) -> tuple[Fallback, bool]:

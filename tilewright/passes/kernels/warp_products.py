@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from tilewright import dtypes
-from tilewright.cost.warps.products import MMA, WarpProduct
+from tilewright.cost.warps.products import WarpProduct
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
@@ -55,10 +55,10 @@ def multiplied_as(op: array.ContractOp, machine: Machine) -> DType | None:
 def multiplied_type(left: DType, right: DType, accumulator: DType, machine: Machine) -> DType | None:
     """The type that operands are converted to, if no instruction multiplies them as they are: floats of 8 bits to f16,
     of which all are numbers, where one multiplies those."""
-    if machine.atom_of(MMA, left, right, accumulator) is not None:
+    if machine.warp_atom_of(left, right, accumulator) is not None:
         return dtypes.tf32 if left == dtypes.tf32 else None
     narrow = left.is_float and max(left.bits, right.bits) < dtypes.f16.bits
-    has_halves = machine.atom_of(MMA, dtypes.f16, dtypes.f16, accumulator) is not None
+    has_halves = machine.warp_atom_of(dtypes.f16, dtypes.f16, accumulator) is not None
     return dtypes.f16 if narrow and has_halves else accumulator
 
 

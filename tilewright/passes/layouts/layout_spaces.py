@@ -21,7 +21,8 @@ from tilewright.primitives import ArrayType
 class Atom:
     """One way to do a matmul: the layouts that it wants of its operands and gives its accumulator, and its time.
     `block` is the part of the accumulator that a micro-kernel keeps in registers, `instruction` what multiplies
-    matrices for it. One that is `asked` for is for matmuls that name it, no others."""
+    matrices for it. One that is `asked` for is for matmuls that name it, no others. An `asynchronous` one completes
+    later, and reads operands in buffers."""
 
     name: str
     left: Layout
@@ -31,6 +32,7 @@ class Atom:
     block: Layout | None = None
     instruction: MatrixAtom | None = None
     asked: bool = False
+    asynchronous: bool = False
 
     def __str__(self) -> str:
         return self.name

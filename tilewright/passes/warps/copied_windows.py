@@ -15,7 +15,6 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright import dtypes
-from tilewright.cost.warps.products import MMA, WGMMA
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type
 from tilewright.dialects.scheduled import tile_order
@@ -31,9 +30,9 @@ from tilewright.passes.warps.tile_lower_to_warps import layout_of, parsed
 from tilewright.passes.warps.warp_space import SHARED, matrix_buffer
 from tilewright.primitives import ArrayType
 
-# What one lane copies at once: PTX ISA, cp.async; AMD's copies to LDS know 4 and 16.
+# What one lane copies at once.
 _PIECES_BYTES = (16, 8, 4)
-# A line of the matrices that instructions load from the memory of a block: PTX ISA, ldmatrix.
+# A row of the matrices that instructions load from shared memory.
 _LINE_BYTES = 16
 
 
@@ -250,9 +249,10 @@ def landing_of(op: scheduled.MmaOp, operand: SSAValue, window: Window, warps: in
     piece, along = window.piece(), window.contiguous_dim
     type = window.type
     depth_dim = 1 if operand is op.left else 0
-    if op.atom.startswith(MMA):
+    family = machine.family_of(op.atom)
+    if family is not None and family.warps == 1:
         buffer, fragment = _matrix(window, depth_dim), layout_of(operand)
-    elif op.atom.startswith(WGMMA):
+    elif family is not None and not family.sums_in_tensor_memory:
         buffer, fragment = matrix_landing(window, depth_dim), None
     else:
         buffer, fragment = parsed(tile.ref_type(operand).layout.data), None

@@ -1,4 +1,4 @@
-"""Specialize a loop of matmuls in tensor memory: one warp issues tensor copies, one issues tcgen05 MMAs.
+"""Specialize a loop of matmuls in tensor memory: one warp issues tensor copies, one issues MMAs.
 
 The loop is replaced by two roles. The producer warp waits until a stage of a ring of buffers is empty, declares the
 bytes to expect and issues the copies, which complete a phase of the stage's barrier: the stage is full. The MMA warp
@@ -128,7 +128,7 @@ from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
-from tilewright.cost.warps.products import TCGEN05, tensor_columns
+from tilewright.cost.warps.products import tensor_columns
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type
 from tilewright.dialects.scheduled import asynchronous, tensor_memory
@@ -164,7 +164,7 @@ class ScheduledMultiplyInTensorMemoryPass:
         for kernel in unit.timed_kernels(self.name):
             for region in (op for op in kernel.body.block.ops if isinstance(op, scheduled.ParallelOp)):
                 products = [op for op in region.walk() if isinstance(op, scheduled.MmaOp)]
-                if len(products) == 1 and products[0].atom.startswith(TCGEN05):
+                if len(products) == 1 and unit.machine.sums_in_tensor_memory(products[0].atom):
                     self._apply(unit, kernel, region, products[0])
 
     def _apply(self, unit: Unit, kernel: tile.KernelOp, region: scheduled.ParallelOp, product: scheduled.MmaOp) -> None:

@@ -74,7 +74,7 @@ from tilewright.passes.base import Unit
 from tilewright.passes.fallbacks import DoesNotFit, Excess
 from tilewright.passes.warps.warp_space import SHARED
 
-# Barriers in memory begin at multiples of their size: PTX ISA, mbarrier.
+# Barriers in memory begin at multiples of their size.
 _MBARRIER_BYTES = 8
 
 

@@ -86,8 +86,6 @@ from tilewright.machines.machine import Machine, Residency
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.warps.copying_role import COPIES
 
-# PTX ISA, setmaxnreg: the fewest and the most that a thread may ask for, and the steps between.
-_FEWEST, _MOST, _STEP = 24, 256, 8
 # What a thread that multiplies needs beside the tiles of its products: addresses, rows' maxima, what is being computed
 # of a tile. With 40 nothing is spilled in products of 128 x 256 by two warpgroups, nor in attention by 64 keys.
 _OTHERS = 40
@@ -109,13 +107,14 @@ class ScheduledShareRegistersPass:
 @dataclass(frozen=True)
 class _Share:
     """`begin` registers of each thread when a block begins; those that multiply have `most` then, of which tiles of
-    matmuls take `needed`."""
+    matmuls take `needed`, and the producer's have `fewest`."""
 
     region: scheduled.ParallelOp
     role: scheduled.RoleOp
     begin: int
     most: int
     needed: int
+    fewest: int
 
     @property
     def decision(self) -> str:
@@ -123,7 +122,7 @@ class _Share:
 
     @property
     def reason(self) -> str:
-        return f"matmuls need {self.needed}; the producer keeps {_FEWEST} of its initial {self.begin}"
+        return f"matmuls need {self.needed}; the producer keeps {self.fewest} of its initial {self.begin}"
 
     def write(self) -> None:
         """In the role and after it, first of all."""
@@ -132,7 +131,7 @@ class _Share:
         self.role.leaving = WARPGROUP - 1
         first = self.role.body.block.first_op
         assert first is not None
-        self.role.body.block.insert_op_before(_set(_FEWEST), first)
+        self.role.body.block.insert_op_before(_set(self.fewest), first)
         self.region.body.block.insert_op_after(_set(self.most), self.role)
 
 
@@ -144,24 +143,27 @@ def _share_of(region: scheduled.ParallelOp, machine: Machine) -> _Share | None:
     """The reallocation of registers; None if each thread has enough, or there is no producer."""
     roles = [op for op in region.body.block.ops if isinstance(op, scheduled.RoleOp)]
     warps = 1 if region.warps is None else region.warps
-    residency, lanes = machine.residency, machine.axes.get("lane", 1)
-    if len(roles) != 1 or roles[0].role != COPIES or roles[0].working > 1 or warps % WARPGROUP or residency is None:
+    residency, shares, lanes = machine.residency, machine.register_shares, machine.axes.get("lane", 1)
+    if len(roles) != 1 or roles[0].role != COPIES or roles[0].working > 1 or warps % WARPGROUP:
+        return None
+    if residency is None or shares is None:
         return None
     needed = _of_products(region, warps * lanes)
     groups = warps // WARPGROUP
-    begin = _at_most(residency, (groups + 1) * WARPGROUP, lanes)
-    most = min(_MOST, (begin * (groups + 1) - _FEWEST) // groups // _STEP * _STEP)
-    if needed + _OTHERS <= _at_most(residency, warps + roles[0].warps, lanes) or most <= begin:
+    begin = min(shares.most, _room(residency, (groups + 1) * WARPGROUP, lanes))
+    most = min(shares.most, (begin * (groups + 1) - shares.fewest) // groups // shares.step * shares.step)
+    enough = min(shares.most, _room(residency, warps + roles[0].warps, lanes))
+    if needed + _OTHERS <= enough or most <= begin:
         return None
-    return _Share(region, roles[0], begin, most, needed)
+    return _Share(region, roles[0], begin, most, needed, shares.fewest)
 
 
-def _at_most(residency: Residency, warps: int, lanes: int) -> int:
+def _room(residency: Residency, warps: int, lanes: int) -> int:
     """Registers of a thread where a block of so many warps is alone: each partition has some of them, whose registers
     are given out in units."""
     of_a_partition = -(-warps // residency.partitions)
     of_a_warp = residency.registers // residency.partitions // of_a_partition
-    return min(_MOST, of_a_warp // residency.register_unit * residency.register_unit // lanes)
+    return of_a_warp // residency.register_unit * residency.register_unit // lanes
 
 
 def _of_products(region: scheduled.ParallelOp, threads: int) -> int:

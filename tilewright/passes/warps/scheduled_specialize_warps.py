@@ -1,4 +1,4 @@
-"""Specialize a loop of wgmma: a producer warp issues tensor copies of its operands, pipelined ahead.
+"""Specialize a loop of asynchronous MMAs: a producer warp issues tensor copies of its operands, pipelined ahead.
 
 The producer waits until a stage of a ring of buffers is empty, declares the bytes to expect, and issues the copies,
 which complete a phase of the stage's barrier: the stage is full. The warpgroups wait for that, issue the matmuls of the

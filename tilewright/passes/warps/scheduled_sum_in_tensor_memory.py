@@ -140,7 +140,7 @@ from typing import ClassVar
 from xdsl.ir import Operation
 from xdsl.ir.affine import AffineExpr, AffineMap
 
-from tilewright.cost.warps.products import TCGEN05, tensor_columns
+from tilewright.cost.warps.products import tensor_columns
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type
 from tilewright.dialects.scheduled import asynchronous, tensor_memory
@@ -160,7 +160,7 @@ class ScheduledSumInTensorMemoryPass:
         for kernel in unit.timed_kernels(self.name):
             for region in (op for op in kernel.body.block.ops if isinstance(op, scheduled.ParallelOp)):
                 ops = [op for op in region.walk() if isinstance(op, scheduled.MmaOp)]
-                products = [op for op in ops if op.atom.startswith(TCGEN05)]
+                products = [op for op in ops if unit.machine.sums_in_tensor_memory(op.atom)]
                 if products:
                     columns = _Writer(region, products).write()
                     decision = f"{len(products)} matmuls accumulate in tensor memory"

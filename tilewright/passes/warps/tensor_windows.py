@@ -1,7 +1,7 @@
 """Tensor copies: windows of arrays that the copy engine (TMA) transfers box by box.
 
-A box has some elements along each dim of the array, and is stored row by row: PTX ISA, "Tensor Data Movement" and
-cp.async.bulk.tensor; limits: CUDA Driver API, cuTensorMapEncodeTiled. Elements of a box beyond the array are zero.
+A box has some elements along each dim of the array, and is stored row by row. Elements of a box beyond the array are
+zero.
 """
 
 from __future__ import annotations

@@ -62,9 +62,9 @@ from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Region
 from xdsl.ir.affine import AffineExpr, AffineMap
 
-from tilewright.cost.warps.products import TCGEN05, WGMMA
 from tilewright.dialects import tile
 from tilewright.dialects.scheduled import tile_order
+from tilewright.machines.machine import Machine
 from tilewright.passes.base import Unit
 
 
@@ -75,7 +75,11 @@ class TileFlattenLoopsPass:
     def apply(self, unit: Unit) -> None:
         for kernel in unit.timed_kernels(self.name):
             for op in list(kernel.body.block.ops):
-                if isinstance(op, tile.ForOp) and len(nest := _nest(op)) > 1 and _has_one_product(nest[-1]):
+                if (
+                    isinstance(op, tile.ForOp)
+                    and len(nest := _nest(op)) > 1
+                    and _has_one_product(nest[-1], unit.machine)
+                ):
                     _flatten(nest)
 
 
@@ -89,10 +93,10 @@ def _nest(loop: tile.ForOp) -> list[tile.ForOp]:
     return [loop, *_nest(inner)] if is_passed_on else [loop]
 
 
-def _has_one_product(loop: tile.ForOp) -> bool:
+def _has_one_product(loop: tile.ForOp, machine: Machine) -> bool:
     """By instructions whose operands a warp of its own has copied."""
     dots = [op for op in loop.body.walk() if isinstance(op, tile.DotOp)]
-    return len(dots) == 1 and dots[0].atom is not None and dots[0].atom.startswith((WGMMA, TCGEN05))
+    return len(dots) == 1 and dots[0].atom is not None and machine.is_asynchronous(dots[0].atom)
 
 
 def _flatten(nest: Sequence[tile.ForOp]) -> None:

@@ -64,7 +64,6 @@ from xdsl.dialects.builtin import IndexType, TensorType
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
-from tilewright.cost.warps.products import MMA, TCGEN05, WGMMA, WGMMA_REGISTERS
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type, layout_text, rebuilt, tensor
 from tilewright.dialects.scheduled import asynchronous
@@ -82,25 +81,24 @@ from tilewright.passes.layouts.layout_inference import Inference, infer_layouts
 from tilewright.passes.layouts.layout_rules import Flow, Folded, Same, Spread, flows, is_tile, location_of
 from tilewright.passes.layouts.layout_spaces import Space, dealt
 from tilewright.passes.warps.block_warps import spilled_registers, warps_of
-from tilewright.passes.warps.warp_space import SCALAR, WarpSpace
+from tilewright.passes.warps.warp_space import SCALAR, WarpSpace, warp_families
 from tilewright.primitives import ArrayType
 
 
 @dataclass(frozen=True)
 class TileLowerToWarpsPass:
-    """`warps`: how many share a point of the grid, where a kernel does not state it and no tile needs more. `families`:
-    how they multiply where a matmul does not."""
+    """`warps`: how many share a point of the grid, where a kernel does not state it and no tile needs more."""
 
     name: ClassVar[str] = "tile-lower-to-warps"
     warps: int = 4
-    families: tuple[str, ...] = (MMA, SCALAR)
 
     def apply(self, unit: Unit) -> None:
         for kernel in unit.timed_kernels(self.name):
             warps = warps_of(kernel, unit.machine, self.warps)
             if (spilled := spilled_registers(kernel, unit.machine, warps)) is not None:
                 unit.remarks.append(_spills(kernel, unit.machine, *spilled))
-            space = WarpSpace(unit.machine, warps, (*_by_warpgroups(kernel), *self.families))
+            families = (*_by_warpgroups(kernel, unit.machine), *warp_families(unit.machine), SCALAR)
+            space = WarpSpace(unit.machine, warps, families)
             lowered = lower_to_warps(kernel, space, infer_layouts(kernel, space), warps)
             block = kernel.parent_block()
             if block is not None:
@@ -114,17 +112,23 @@ def _spills(kernel: tile.KernelOp, machine: Machine, needed: int, room: int) -> 
     return Remark(TileLowerToWarpsPass.name, kernel.sym_name, "spills registers to memory", reason)
 
 
-def _by_warpgroups(kernel: tile.KernelOp) -> list[str]:
-    """Tensor memory is for matmuls that state it. Warpgroups may multiply where it is declared, and by default and all
-    operands are windows of a loop: what is computed they would wait for twice, on its way to a buffer and for the
-    matmul."""
+def _by_warpgroups(kernel: tile.KernelOp, machine: Machine) -> list[str]:
+    """Tensor memory is for matmuls that state it. Groups of warps may multiply where it is declared, and by default
+    where all operands are windows of a loop: what is computed they would wait for twice, on its way to a buffer and
+    for the matmul."""
     dots = [op for op in kernel.walk() if isinstance(op, tile.DotOp)]
     named = {dot.atom for dot in dots if dot.atom is not None}
     if named:
-        found = [family for family in (WGMMA, TCGEN05) if any(name.startswith(family) for name in named)]
-        return [*found, WGMMA_REGISTERS] if WGMMA_REGISTERS in named else found
+        families = dict.fromkeys(family for name in named if (family := machine.family_of(name)) is not None)
+        found = [family.name for family in families if family.asynchronous]
+        return [
+            *found,
+            *(family.with_left_in_registers for family in families if family.with_left_in_registers in named),
+        ]
     operands = [(operand, dot) for dot in dots for operand in (dot.left, dot.right)]
-    return [WGMMA] if operands and all(_is_window(operand, dot) for operand, dot in operands) else []
+    if not operands or not all(_is_window(operand, dot) for operand, dot in operands):
+        return []
+    return [family.name for family in machine.families if family.asynchronous and not family.sums_in_tensor_memory]
 
 
 def _is_window(operand: SSAValue, dot: tile.DotOp) -> bool:
@@ -384,8 +388,7 @@ class _Lowering:
             new.add_op(buffer)
             stores.append(_store_all(value, buffer.result))
             operands.append(buffer.result)
-        is_asynchronous = atom.name.startswith((WGMMA, TCGEN05))
-        fences = [asynchronous.FenceOp()] if is_asynchronous else []
+        fences = [asynchronous.FenceOp()] if atom.asynchronous else []
         new.add_ops([_barrier(), *stores, *fences, _barrier()] if stores else [])
         left, right = operands
         made = scheduled.MmaOp(
@@ -393,13 +396,13 @@ class _Lowering:
             right=right,
             accumulator=accumulator,
             atom=atom.name,
-            asynchronous=is_asynchronous,
+            asynchronous=atom.asynchronous,
             result=accumulator.type,
         )
         made.location = op.location
         new.add_op(made)
         result = made.result
-        if is_asynchronous:
+        if atom.asynchronous:
             done = scheduled.MmaWaitOp(accumulator=result, pending=0, result=result.type)
             new.add_op(done)
             result = done.result

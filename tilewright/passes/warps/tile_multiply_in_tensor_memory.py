@@ -1,4 +1,4 @@
-"""Select the matmuls that accumulate in tensor memory (tcgen05), fed by tensor copies.
+"""Select the matmuls that accumulate in tensor memory, fed by tensor copies.
 
 The pass takes loops that only accumulate matmuls of two windows of arrays, in the form of tensor copies. A matmul that
 fits gets the atom, unless it declares another one. If it does not fit, a remark gives the reason, and layout inference
@@ -57,11 +57,10 @@ from typing import ClassVar
 
 from xdsl.ir import BlockArgument, Operation
 
-from tilewright.cost.warps.products import TCGEN05, WARPGROUP, tcgen05_name
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type
 from tilewright.dialects.scheduled import tensor_memory, tile_order
-from tilewright.machines.machine import Machine, MatrixAtom
+from tilewright.machines.machine import AtomFamily, Machine, MatrixAtom
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.warps.copied_windows import Refused, is_point
 from tilewright.passes.warps.tensor_operands import tensor_operand
@@ -85,33 +84,34 @@ class TileMultiplyInTensorMemoryPass:
             return
         for kernel in unit.timed_kernels(self.name):
             dots = [op for op in kernel.walk() if isinstance(op, tile.DotOp)]
-            for dot in dots if not _are_a_chain(dots) else ():
+            for dot in dots if not _are_a_chain(dots, unit.machine) else ():
                 self._decide(unit, kernel, dot)
 
     def _decide(self, unit: Unit, kernel: tile.KernelOp, dot: tile.DotOp) -> None:
         is_named = dot.atom is not None
         types = (array_type(value).dtype for value in dot.operands)
-        atom = unit.machine.atom_of(TCGEN05, *types)
+        found = unit.machine.group_atom_of(*types)
         if unit.fallbacks.level_of(kernel.sym_name) and not is_named:
             return
-        if atom is None or (dot.atom is not None and not dot.atom.startswith(TCGEN05)):
+        if found is None or (dot.atom is not None and not unit.machine.sums_in_tensor_memory(dot.atom)):
             return
+        family, atom = found
         warps = self.warps if kernel.warps is None else kernel.warps
         try:
             loop = _loop_of(dot, kernel)
-            _check_tile(dot, atom, warps)
+            _check_tile(dot, family, atom, warps)
             _check_operands(dot, loop, unit.machine)
         except Refused as reason:
             unit.remarks.append(Remark(self.name, kernel.sym_name, "not in tensor memory", str(reason)))
             if is_named:
                 del dot.properties["atom"]
             return
-        dot.atom = tcgen05_name(warps // WARPGROUP)
+        dot.atom = family.by_groups(warps // family.warps)
 
 
-def _are_a_chain(dots: Sequence[tile.DotOp]) -> bool:
+def _are_a_chain(dots: Sequence[tile.DotOp], machine: Machine) -> bool:
     """Whether several matmuls state that they are to be in tensor memory: whoever states it knows that they can be."""
-    return len(dots) > 1 and all(dot.atom is not None and dot.atom.startswith(TCGEN05) for dot in dots)
+    return len(dots) > 1 and all(dot.atom is not None and machine.sums_in_tensor_memory(dot.atom) for dot in dots)
 
 
 def _loop_of(dot: tile.DotOp, kernel: tile.KernelOp) -> tile.ForOp:
@@ -138,7 +138,7 @@ def _loop_of(dot: tile.DotOp, kernel: tile.KernelOp) -> tile.ForOp:
     return loop
 
 
-def _check_tile(dot: tile.DotOp, atom: MatrixAtom, warps: int) -> None:
+def _check_tile(dot: tile.DotOp, family: AtomFamily, atom: MatrixAtom, warps: int) -> None:
     """Whether instructions give the tile, and some warps can take it out.
 
     Raises:
@@ -148,8 +148,8 @@ def _check_tile(dot: tile.DotOp, atom: MatrixAtom, warps: int) -> None:
     depth = array_type(dot.left).shape[1]
     if rows != atom.rows or columns % atom.columns or depth % atom.depth or columns > tensor_memory.COLUMNS // 2:
         raise Refused(f"a tile of {rows} x {columns} x {depth} is not one of {atom.rows} rows and some columns")
-    groups = warps // WARPGROUP
-    if warps % WARPGROUP or columns % groups or rows * columns // (32 * warps) > _MOST_RESULTS:
+    groups = warps // family.warps
+    if warps % family.warps or columns % groups or rows * columns // (32 * warps) > _MOST_RESULTS:
         raise Refused(f"{warps} warps do not take {rows} x {columns} results out of tensor memory")
 
 

@@ -2,44 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import ceil, prod, sqrt
 
-from tilewright.cost.warps.products import (
-    MMA,
-    TCGEN05,
-    WARPGROUP,
-    WGMMA,
-    WGMMA_REGISTERS,
-    mma_name,
-    tcgen05_name,
-    wgmma_name,
-)
 from tilewright.dialects import tile
 from tilewright.dtypes import by_name
 from tilewright.errors import LayoutError
-from tilewright.layout import Iter, Layout, row_major
-from tilewright.layout.catalogue import (
-    mma_accumulator,
-    mma_operand_a,
-    mma_operand_b,
-    shared_matrix,
-    tcgen05_registers,
-    wgmma_accumulator,
-    wgmma_operand,
-)
-from tilewright.layout.operations import product, rename_axis
-from tilewright.machines.machine import Machine, MatrixAtom
+from tilewright.layout import Layout, row_major
+from tilewright.layout.catalogue import shared_matrix
+from tilewright.layout.catalogue.fragments import group_fragments, warp_fragments
+from tilewright.layout.operations import rename_axis
+from tilewright.machines.machine import AtomFamily, Machine, MatrixAtom
 from tilewright.passes.layouts.layout_spaces import Atom, dealt
 from tilewright.primitives import ArrayType
 
 SHARED = "mem.shared"
-# How warps multiply: in tensor memory (`TCGEN05`), asynchronously by warpgroups, with operands in buffers (`WGMMA`) or
-# the left one in registers, by single warps (`MMA`), by those with operands rounded to tf32, and without tensor cores.
+# How warps multiply other than by the families of a machine: by single warps with operands rounded to tf32, and without
+# tensor cores.
 TF32, SCALAR = "tf32", "multiply and add"
-FAMILIES = (TCGEN05, WGMMA, WGMMA_REGISTERS, MMA, TF32, SCALAR)
+
+
+def warp_families(machine: Machine) -> tuple[str, ...]:
+    """The families of a machine whose instructions single warps execute."""
+    return tuple(family.name for family in machine.families if family.warps == 1)
+
+
+def all_families(machine: Machine) -> tuple[str, ...]:
+    """All ways in which the warps of a machine multiply."""
+    by_registers = (family.with_left_in_registers for family in machine.families if family.left_from_registers)
+    return (*(family.name for family in machine.families), *by_registers, TF32, SCALAR)
 
 
 def matrix_buffer(shape: Sequence[int], bits: int, contiguous_dim: int) -> Layout:
@@ -59,11 +51,12 @@ def matrix_buffer(shape: Sequence[int], bits: int, contiguous_dim: int) -> Layou
 
 @dataclass(frozen=True)
 class WarpSpace:
-    """Registers of the warps of one block, and its shared memory."""
+    """Registers of the warps of one block, and its shared memory. `families`: the ways in which they may multiply,
+    which are names of families, those with the left operand in registers, `TF32` and `SCALAR`."""
 
     machine: Machine
     warps: int
-    families: tuple[str, ...] = FAMILIES
+    families: tuple[str, ...]
 
     @property
     def limits(self) -> Mapping[str, int]:
@@ -90,68 +83,54 @@ class WarpSpace:
         columns = right.shape[1]
         bits = 8 * max(left.dtype.itemsize, right.dtype.itemsize)
         seconds = 2.0 * rows * columns * depth / self._tensor_flops(bits)
-        tcgen05 = self.machine.atom_of(TCGEN05, left.dtype, right.dtype, accumulator.dtype)
-        if TCGEN05 in self.families and tcgen05 is not None and self.warps % WARPGROUP == 0:
-            yield from self._tcgen05(left, right, accumulator, tcgen05)
-        wgmma = self.machine.atom_of(WGMMA, left.dtype, right.dtype, accumulator.dtype)
-        if WGMMA in self.families and wgmma is not None and self.warps % WARPGROUP == 0:
-            yield from self._wgmma(left, right, accumulator, wgmma)
-        exact = self.machine.atom_of(MMA, left.dtype, right.dtype, accumulator.dtype)
-        if MMA in self.families and exact is not None:
+        types = left.dtype, right.dtype, accumulator.dtype
+        for family, instruction in self.machine.families_of(*types).items():
+            if family.asynchronous and family.name in self.families and self.warps % family.warps == 0:
+                yield from self._by_groups(left, right, accumulator, family, instruction)
+        exact = self.machine.warp_atom_of(*types)
+        if exact is not None and exact.name in self.families:
             flops_per_second = exact.flops_per_cycle * self.machine.clock_hertz
-            yield from self._mma(left, right, accumulator, bits, 2.0 * rows * columns * depth / flops_per_second)
+            yield from self._by_warps(left, right, accumulator, bits, 2.0 * rows * columns * depth / flops_per_second)
         elif bits <= 32 and TF32 in self.families:
-            yield from self._mma(left, right, accumulator, bits, 2 * seconds)
+            yield from self._by_warps(left, right, accumulator, bits, 2 * seconds)
         if SCALAR in self.families:
             yield from self._scalar(left, right, accumulator)
 
-    def _tcgen05(
-        self, left: ArrayType, right: ArrayType, accumulator: ArrayType, instruction: MatrixAtom
+    def _by_groups(
+        self, left: ArrayType, right: ArrayType, accumulator: ArrayType, family: AtomFamily, instruction: MatrixAtom
     ) -> Iterator[Atom]:
-        """Each warpgroup takes some of the columns out of tensor memory. Operands of other than 16 bits run along the
-        depth (PTX ISA, tcgen05.mma, transposes)."""
-        bits, groups = left.dtype.bits, self.warps // WARPGROUP
+        """Each group of warps has some of the rows or, where sums come from tensor memory, some of the columns. The
+        right operand of 16 bits runs along either dim, others along the depth."""
+        bits, groups = left.dtype.bits, self.warps // family.warps
         rows, columns = accumulator.shape
         seconds = 2.0 * prod(left.shape) * columns / (instruction.flops_per_cycle * self.machine.clock_hertz)
-        if rows != instruction.rows or columns % instruction.columns or columns % groups:
+        if not _is_of_instructions(rows, columns, groups, family, instruction):
             return
+        fragments = group_fragments(family.name)
         try:
             right_shared = matrix_buffer(right.shape, bits, 1 if bits == 16 else 0)
             left_shared = matrix_buffer(left.shape, bits, 1)
-        except LayoutError:
-            return
-        outer = Layout((1, groups), ((), (Iter(groups, 1, "warp"),) if groups > 1 else ()))
-        accumulators = product(outer, tcgen05_registers((rows, columns // groups), "32x32b"))
-        yield Atom(tcgen05_name(groups), left_shared, right_shared, accumulators, seconds)
-
-    def _wgmma(
-        self, left: ArrayType, right: ArrayType, accumulator: ArrayType, instruction: MatrixAtom
-    ) -> Iterator[Atom]:
-        """Each warpgroup some of the rows. Operands of 8 bits run along the depth (PTX ISA, wgmma, transposes)."""
-        bits, groups = left.dtype.bits, self.warps // WARPGROUP
-        seconds = 2.0 * prod(left.shape) * right.shape[1] / (instruction.flops_per_cycle * self.machine.clock_hertz)
-        if left.shape[0] % (groups * instruction.rows) or right.shape[1] % instruction.columns:
-            return
-        try:
-            right_shared = matrix_buffer(right.shape, bits, 1 if bits == 16 else 0)
-            left_shared = matrix_buffer(left.shape, bits, 1)
-            accumulators = _by_warpgroups(wgmma_accumulator, accumulator.shape, groups)
-            if WGMMA_REGISTERS in self.families:
-                registers = _by_warpgroups(partial(wgmma_operand, bits=bits), left.shape, groups)
-                yield Atom(WGMMA_REGISTERS, registers, right_shared, accumulators, seconds)
-            yield Atom(wgmma_name(groups), left_shared, right_shared, accumulators, seconds)
+            accumulators = fragments.accumulator(accumulator.shape, groups)
+            if fragments.left is not None and family.with_left_in_registers in self.families:
+                registers = fragments.left(left.shape, bits, groups)
+                yield Atom(
+                    family.with_left_in_registers, registers, right_shared, accumulators, seconds, asynchronous=True
+                )
+            yield Atom(family.by_groups(groups), left_shared, right_shared, accumulators, seconds, asynchronous=True)
         except LayoutError:
             return
 
-    def _mma(
+    def _by_warps(
         self, left: ArrayType, right: ArrayType, accumulator: ArrayType, bits: int, seconds: float
     ) -> Iterator[Atom]:
+        family = next(family for family in self.machine.families if family.warps == 1)
+        fragments = warp_fragments(family.name)
         splits = [(self.warps >> n, 1 << n) for n in range(self.warps.bit_length())]
         for across in splits:
             try:
-                operands = mma_operand_a(left.shape, bits, across), mma_operand_b(right.shape, bits, across)
-                accumulators = mma_accumulator(accumulator.shape, bits, across)
-                yield Atom(mma_name(across), *operands, accumulators, seconds)
+                operands = fragments.left(left.shape, bits, across), fragments.right(right.shape, bits, across)
+                accumulators = fragments.accumulator(accumulator.shape, bits, across)
+                yield Atom(family.by_warps(across), *operands, accumulators, seconds)
             except LayoutError:
                 continue
 
@@ -177,8 +156,8 @@ class WarpSpace:
         return max(halves) * 16 / bits * self.machine.clock_hertz
 
 
-def _by_warpgroups(layout: Callable[[Sequence[int]], Layout], shape: Sequence[int], groups: int) -> Layout:
-    """Rows shared by some warpgroups, those of each in a layout."""
-    rows, columns = shape
-    outer = Layout((groups, 1), ((Iter(groups, 1, "warp"),) if groups > 1 else (), ()))
-    return product(outer, layout((rows // groups, columns)))
+def _is_of_instructions(rows: int, columns: int, groups: int, family: AtomFamily, instruction: MatrixAtom) -> bool:
+    """Whether a tile is made of whole instructions, shared by groups of warps."""
+    if family.sums_in_tensor_memory:  # one accumulator, whose columns are shared
+        return rows == instruction.rows and columns % instruction.columns == 0 and columns % groups == 0
+    return rows % (groups * instruction.rows) == 0 and columns % instruction.columns == 0

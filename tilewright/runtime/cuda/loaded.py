@@ -287,7 +287,8 @@ class Loaded:
         records = np.empty(zones.nbytes(kernel.blocks) // 8, np.int64)
         self.driver.copy_out(records.ctypes.data, address, records.nbytes, stream)
         self.driver.synchronise(stream)
-        add_launch(path, (self.device.ordinal, self.device.name), kernel.name, zones, records)
+        ordinal = self.device.ordinal
+        add_launch(path, (ordinal, f"cuda:{ordinal} {self.device.name}"), kernel.name, zones, records)
 
     def _launch_timed(self, kernel: Kernel, function: int, addresses: Sequence[int], stream: int) -> None:
         """Launch a kernel and wait for it, so that what fails is known."""

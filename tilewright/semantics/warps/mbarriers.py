@@ -1,4 +1,4 @@
-"""Barriers in the memory of a block: phases that complete by arrivals and by bytes. PTX ISA, mbarrier.
+"""Barriers in the memory of a block: phases that complete by arrivals and by bytes.
 
 Dependences on the order of roles are checked by the clocks instead, so that one order of events shows errors of the
 others: a thread that arrives must know that the phase before is complete, and one that completes a phase must know that

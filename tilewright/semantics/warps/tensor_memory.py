@@ -1,8 +1,7 @@
 """The tensor memory of a block: who did what to each tile there.
 
 A cell is a column of the 32 lanes that one warp of four reaches. It is pessimistic as `block_memory.py` is: what an MMA
-gives is there when a thread has waited for a commit after it, and fenced. PTX ISA 9.7.16, "Tensor Memory" and "Memory
-Consistency Model for 5th generation of TensorCore operations".
+gives is there when a thread has waited for a commit after it, and fenced.
 """
 
 from __future__ import annotations

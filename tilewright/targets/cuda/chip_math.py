@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 
-from tilewright.targets.cuda.lane_groups import in_each_lane
 from tilewright.targets.llvm.values import FLOAT, Lanes, horner, polynomial
 from tilewright.targets.llvm.vector_math_tables import CONSTANTS, TABLES
+from tilewright.targets.simt.lane_groups import in_each_lane
 
 LOG2_E, LOG2_E_LOW = CONSTANTS["LOG2_E"]["f32"]
 # Powers of two from 2^-126 to 2^126 are normal numbers. What an argument is beyond them stays in the fraction.

@@ -12,7 +12,6 @@ from llvmlite import ir
 
 from tilewright import dtypes
 from tilewright.dtypes import DType
-from tilewright.targets.cuda.lane_groups import grouped
 from tilewright.targets.llvm.values import (
     FLOAT,
     HALF,
@@ -25,6 +24,7 @@ from tilewright.targets.llvm.values import (
     undefined,
     with_element,
 )
+from tilewright.targets.simt.lane_groups import grouped
 
 _PTX_NAMES = {dtypes.f8e4m3fn: "e4m3x2", dtypes.f8e5m2: "e5m2x2"}
 # The largest f32 that rounds to a number: e4m3 has the middle after 448, whose even neighbour that is.

@@ -1,72 +1,42 @@
-"""Print a scheduled kernel as an LLVM module for NVPTX: one entry, its parameters the kernel's refs in order.
+"""Print a scheduled kernel as an LLVM module for NVPTX: what all targets with warps emit, and NVIDIA's operations.
 
-A thread holds the elements of each tile that its layout states (`fragments.py`); computation on them is in
-`emit_tiles.py`. A point of the kernel's grid is a thread block: the block id counts points, the last dim fastest.
+Those are asynchronous copies and MMAs, tensor memory, roles and zones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 from llvmlite import ir
-from xdsl.dialects.builtin import IndexType
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineMap
 
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import array_type
-from tilewright.dialects.scheduled import asynchronous, tensor_memory, tile_order
-from tilewright.dtypes import DType
-from tilewright.errors import CompilerBug, UnsupportedOnTargetError
-from tilewright.layout import Layout
+from tilewright.dialects.scheduled import asynchronous, tensor_memory
+from tilewright.errors import CompilerBug
 from tilewright.machines.machine import Machine
 from tilewright.passes.vectors.nest_segments import round_up
-from tilewright.passes.warps.tile_lower_to_warps import layout_of, parsed
+from tilewright.passes.warps.tile_lower_to_warps import parsed
+from tilewright.passes.warps.warp_space import SCALAR
 from tilewright.runtime.cuda.steps import TensorMap
 from tilewright.runtime.zones import Zones
 from tilewright.targets.cuda.emit_copies import emit_commit, emit_copy, emit_wait
-from tilewright.targets.cuda.emit_memory import (
-    ANY,
-    GLOBAL_SPACE,
-    SHARED_SPACE,
-    Memory,
-    Window,
-    evaluated,
-    load,
-    range_of,
-    store,
-)
 from tilewright.targets.cuda.emit_mma import Operand, emit_mma
-from tilewright.targets.cuda.emit_points import emit_point
 from tilewright.targets.cuda.emit_roles import Roles, UseOp
 from tilewright.targets.cuda.emit_tensor_memory import TensorMemory, TensorOp
-from tilewright.targets.cuda.emit_tiles import Held, Lazy, TileEmitter, numbers_of, of_value, row_major
 from tilewright.targets.cuda.emit_wgmma import emit_wgmma, emit_wgmma_wait
 from tilewright.targets.cuda.emit_zones import ZoneWriter
-from tilewright.targets.cuda.fragments import (
-    I32,
-    Coordinates,
-    Fragment,
-    Threads,
-    Value,
-    computed,
-    held_form,
-    i32,
-    table_of,
-)
-from tilewright.targets.cuda.functions import ChipBuilder
-from tilewright.targets.cuda.hopper import TensorMapParameter, assembly, fence_shared_writes
+from tilewright.targets.cuda.hopper import TensorMapParameter, fence_shared_writes
+from tilewright.targets.cuda.intrinsics import NVIDIA
 from tilewright.targets.cuda.matrices import Matrices, is_stored_by_matrices, words_of
-from tilewright.targets.cuda.vectors import WIDEST_BYTES, vector_of
-from tilewright.targets.llvm.conversions import load_form, narrow, widen
-from tilewright.targets.llvm.values import declare_features
-
-TRIPLE = "nvptx64-nvidia-cuda"
-# Offsets are counted in 32 bits.
-MOST_ELEMENTS = 1 << 31
+from tilewright.targets.simt.emit import BlockEmitter
+from tilewright.targets.simt.emit_memory import SHARED_SPACE, Memory
+from tilewright.targets.simt.emit_tiles import Held
+from tilewright.targets.simt.fragments import Fragment, Value, i32, table_of
+from tilewright.targets.simt.vectors import WIDEST_BYTES
 
 
 @dataclass(frozen=True)
@@ -93,7 +63,7 @@ def emit_kernel(kernel: tile.KernelOp, machine: Machine) -> KernelCode:
     """
     (region,) = (op for op in kernel.body.block.ops if isinstance(op, scheduled.ParallelOp))
     warps = 1 if region.warps is None else region.warps
-    emitter = _Emitter(kernel, region, machine, warps)
+    emitter = _Emitter(kernel, region, machine, warps, NVIDIA)
     emitter.emit()
     return KernelCode(
         kernel.sym_name,
@@ -108,18 +78,9 @@ def emit_kernel(kernel: tile.KernelOp, machine: Machine) -> KernelCode:
 
 
 @dataclass
-class _Emitter(TileEmitter):
-    kernel: tile.KernelOp
-    region: scheduled.ParallelOp
-    machine: Machine
-    warps: int
-    module: Any = field(init=False)
-    memories: dict[SSAValue, Memory] = field(default_factory=dict[SSAValue, Memory])
-    # The registers that asynchronous products read, by their results.
-    reads: dict[SSAValue, Sequence[Value]] = field(default_factory=dict[SSAValue, Sequence[Value]])
-    shared_bytes: int = 0
-    # Whether the operations at hand are those of a loop over tiles.
-    _is_over_tiles: bool = False
+class _Emitter(BlockEmitter):
+    # The registers that asynchronous matmuls read, by their results.
+    reads: dict[SSAValue, Sequence[Value]] = field(init=False, default_factory=dict[SSAValue, Sequence[Value]])
 
     def __post_init__(self) -> None:
         lanes, residency = self.machine.axes["lane"], self.machine.residency
@@ -129,74 +90,25 @@ class _Emitter(TileEmitter):
         self.tensor_memory = TensorMemory()
         self.zones = ZoneWriter.of(self.kernel, self.machine.clock_hertz)
 
-    def emit(self) -> None:
-        self._begin()
-        numbers = self._special("ctaid.x")
-        for argument, extent in reversed(list(zip(self.region.body.block.args, self.region.shape, strict=True))):
-            self.indices[argument] = self.builder.urem(numbers, i32(extent))
-            self.ranges[argument] = (0, extent - 1)
-            numbers = self.builder.udiv(numbers, i32(extent))
-        self._block(self.region.body.block)
-        self.builder.ret_void()
+    def _more_parameters(self) -> list[ir.Type]:
+        return [TensorMapParameter() for _ in self.roles.tensor_maps]
 
-    def _begin(self) -> None:
-        self.module = ir.Module(name=self.kernel.sym_name)
-        self.module.triple = TRIPLE
-        declare_features(self.module, self.machine.converts)
-        pointers = [ir.PointerType(addrspace=GLOBAL_SPACE) for _ in self.kernel.refs]
-        parameters = [*pointers, *(TensorMapParameter() for _ in self.roles.tensor_maps)]
-        type_of = ir.FunctionType(ir.VoidType(), parameters)
-        function: Value = ir.Function(self.module, type_of, self.kernel.sym_name)
-        function.calling_convention = "ptx_kernel"
-        self.builder = ChipBuilder(function.append_basic_block("entry"))
+    def _begin_function(self, function: Any) -> None:
         self.roles.begin(function)
-        for ref, pointer in zip(self.kernel.refs, function.args, strict=False):
-            type = tile.ref_type(ref)
-            if prod(type.shape) >= MOST_ELEMENTS:
-                raise UnsupportedOnTargetError(
-                    f"an array of {prod(type.shape)} elements", help="use arrays of fewer than 2**31 elements"
-                )
-            self.memories[ref] = Memory.of(pointer, type, None, GLOBAL_SPACE)
-        self.threads = self._threads(self._special("tid.x"), None)
-        shared: Value = ir.GlobalVariable(
-            self.module, ir.ArrayType(ir.IntType(8), 0), "tw_shared", addrspace=SHARED_SPACE
-        )
-        # What the machine copies and warpgroups multiply begins where a buffer begins.
+
+    def _shared_alignment(self) -> int:
+        """What the machine copies and warpgroups multiply begins where a buffer begins."""
         by_warpgroups = any(
             isinstance(op, scheduled.MmaWaitOp | asynchronous.TensorCopyOp) for op in self.kernel.walk()
         )
-        shared.linkage, shared.align = "external", scheduled.BUFFER_ALIGNMENT_BYTES if by_warpgroups else 128
-        # A pointer that says nothing of what it points to.
-        self.shared: Value = ir.FormattedConstant(ir.PointerType(addrspace=SHARED_SPACE), shared.get_reference())
-
-    def _threads(self, thread: Value, home: Any) -> Threads:
-        lanes = self.machine.axes["lane"]
-        numbers = {"lane": self.builder.urem(thread, i32(lanes)), "warp": self.builder.udiv(thread, i32(lanes))}
-        return Threads(self.builder, numbers, {"lane": lanes, "warp": self.warps}, home)
-
-    def _special(self, name: str) -> Value:
-        """A special register. PTX ISA, special registers."""
-        function = ir.Function(self.module, ir.FunctionType(I32, []), f"llvm.nvvm.read.ptx.sreg.{name}")
-        return self.builder.call(function, [])
+        return scheduled.BUFFER_ALIGNMENT_BYTES if by_warpgroups else super()._shared_alignment()
 
     # ---- operations -------------------------------------------------------------------------------------------------
 
-    def _block(self, block: Block) -> None:
-        for op in block.ops:
-            if isinstance(op, scheduled.EndOp | tile.YieldOp):
-                return
-            self._op(op)
-
     def _op(self, op: Operation) -> None:
-        if isinstance(op, scheduled.AllocOp):
-            self._alloc(op)
-        elif isinstance(op, scheduled.StageOp):
-            self._stage(op)
-        elif isinstance(op, tile_order.PointOp):
-            self._point(op)
-        elif isinstance(op, scheduled.CopyOp):
+        if isinstance(op, scheduled.CopyOp):
             self._copy(op)
-        elif isinstance(op, scheduled.CommitOp | scheduled.WaitOp | scheduled.BarrierOp | asynchronous.FenceOp):
+        elif isinstance(op, scheduled.CommitOp | scheduled.WaitOp | asynchronous.FenceOp):
             self._order(op)
         elif isinstance(op, asynchronous.TensorStoreOp | asynchronous.StoreWaitOp):
             self._store_by_the_machine(op)
@@ -208,14 +120,8 @@ class _Emitter(TileEmitter):
             self.tensor_memory.emit(self.threads, op, self.memories, self.indices, self._place)
         elif isinstance(op, scheduled.RecordOp):
             self._record(op)
-        elif isinstance(op, tile.StoreOp):
-            self._store(op)
-        elif isinstance(op, tile.ForOp):
-            self._for(op)
-        elif isinstance(op, tile.IfOp):
-            self._if(op)
         else:
-            self.tiles[op.results[0]] = self._tile(op)
+            super()._op(op)
 
     def _by_roles(self, op: scheduled.RoleOp | scheduled.SetRegistersOp | asynchronous.MbarrierOp | UseOp) -> None:
         """Roles, and what they wait for and share."""
@@ -232,15 +138,8 @@ class _Emitter(TileEmitter):
         is_first = self.roles.notes(self.threads, op)
         self.zones.emit(self.builder, op, self.memories[op.records].pointer, is_first)
 
-    def _point(self, op: tile_order.PointOp) -> None:
-        for result, value, extent in zip(
-            op.results, emit_point(self.builder, op, self.indices), op.order.extents, strict=True
-        ):
-            self.indices[result] = value
-            self.ranges[result] = (0, extent - 1)
-
-    def _order(self, op: scheduled.CommitOp | scheduled.WaitOp | scheduled.BarrierOp | asynchronous.FenceOp) -> None:
-        """Emit synchronisation: barriers, fences, commits and waits."""
+    def _order(self, op: scheduled.CommitOp | scheduled.WaitOp | asynchronous.FenceOp) -> None:
+        """Emit fences, commits and waits."""
         match op:
             case scheduled.CommitOp():
                 emit_commit(self.builder)
@@ -248,62 +147,22 @@ class _Emitter(TileEmitter):
                 emit_wait(self.builder, op.pending)
             case asynchronous.FenceOp():
                 fence_shared_writes(self.builder)
-            case scheduled.BarrierOp():
-                self.roles.barrier(self.builder, op)
-                self.tensor_memory.meet(self.builder, op.scope)
+
+    def _barrier(self, op: scheduled.BarrierOp) -> None:
+        self.roles.barrier(self.builder, op)
+        self.tensor_memory.meet(self.builder, op.scope)
 
     def _tile(self, op: Operation) -> Held:
-        """The result of an operation that has one."""
         match op:
-            case tile.LoadOp():
-                return self._load(op)
-            case tile.FullOp():
-                return self._full(op)
-            case tile.IotaOp():
-                return self._iota(op)
-            case tile.RelayoutOp():
-                return self._relayout(op)
-            case scheduled.TermsOp():
-                return self._renamed(op.source, op.result)
-            case scheduled.MmaOp():
-                return self._mma(op)
             case tensor_memory.TensorLoadOp():
                 return self.tensor_memory.load(self.threads, op)
             case scheduled.MmaWaitOp():
                 accumulator, reads = self._fragment(op.accumulator), self.reads.get(op.accumulator, ())
                 return emit_wgmma_wait(self.threads, accumulator, op.pending, reads)
-            case tile.TransposeOp() | tile.ReshapeOp() | tile.BroadcastOp():
-                return self._view(op)
-            case tile.ReduceOp():
-                return self._reduce(op)
-            case tile.ScanOp():
-                return self._scan(op)
-            case tile.MapOp() | tile.CastOp() | tile.BitcastOp() | tile.FillPaddingOp():
-                return self._elementwise(op)
             case _:
-                raise UnsupportedOnTargetError(f"`{op.name}` is not compiled for warps yet", help="use the cpu target")
+                return super()._tile(op)
 
     # ---- memory -----------------------------------------------------------------------------------------------------
-
-    def _alloc(self, op: scheduled.AllocOp) -> None:
-        type = tile.ref_type(op.result)
-        layout = parsed(type.layout.data)
-        if op.offset_bytes is None:
-            raise CompilerBug("a buffer has no address")
-        offset_bytes = op.offset_bytes
-        self.shared_bytes = max(self.shared_bytes, offset_bytes + op.bytes)
-        start = self.builder.gep(self.shared, [i32(offset_bytes)], source_etype=ir.IntType(8))
-        self.memories[op.result] = Memory.of(start, type, layout, SHARED_SPACE)
-
-    def _stage(self, op: scheduled.StageOp) -> None:
-        """A stage is a memory of its own."""
-        assert isinstance(op.ring.owner, scheduled.AllocOp)
-        ring = self.memories[op.ring]
-        symbols = [self.indices[symbol] for symbol in op.symbols]
-        number = evaluated(self.builder, op.map.results[0], [], symbols)
-        offset = self.builder.mul(number, i32(op.ring.owner.stage_bytes))
-        start = self.builder.gep(ring.pointer, [offset], source_etype=ir.IntType(8))
-        self.memories[op.result] = replace(ring, pointer=start)
 
     def _copy(self, op: scheduled.CopyOp) -> None:
         symbols = [self._symbol(symbol) for symbol in op.symbols]
@@ -329,71 +188,13 @@ class _Emitter(TileEmitter):
         self.memories[op.result] = Memory.of(start, tile.ref_type(op.result), None, SHARED_SPACE)
         self.roles.make(self.threads, op, start)
 
-    def _window(self, op: tile.LoadOp | tile.StoreOp, value: SSAValue) -> tuple[Window, Sequence[int]]:
-        ref = op.source if isinstance(op, tile.LoadOp) else op.destination
-        coordinates = Coordinates(self.threads, self._layout(value))
-        symbols = [self._symbol(symbol) for symbol in op.symbols]
-        window = Window(self.builder, self.memories[ref], coordinates, list(op.map.results), symbols)
-        if not all(isinstance(symbol.type, IndexType) for symbol in op.symbols):
-            return window, (0,)
-        return window, vector_of(window)
-
-    def _load(self, op: tile.LoadOp) -> Held:
-        type = array_type(op.result)
-        if not type.shape:
-            return self._load_scalar(op)
-        window, vector = self._window(op, op.result)
-        fill = None if op.fill is None else op.fill
-        return Fragment(self._layout(op.result), type.dtype, load(window, vector, fill))
-
-    def _scalar_place(self, op: tile.LoadOp | tile.StoreOp, memory: Memory) -> tuple[Value, Value | None]:
-        """How far into the memory the one element is, and whether it is there."""
-        symbols = [self._index_of(symbol, []) for symbol in op.symbols]
-        ranges = [self.ranges.get(symbol, ANY) for symbol in op.symbols]
-        offset: Value = i32(0)
-        there: Value | None = None
-        for expression, size, step in zip(op.map.results, memory.shape, row_major(memory.shape), strict=True):
-            place = evaluated(self.builder, expression, [], symbols)
-            low, high = range_of(expression, [], ranges)
-            if low < 0 or high >= size:
-                inside = self.builder.icmp_unsigned("<", place, i32(size))
-                there = inside if there is None else self.builder.and_(there, inside)
-            offset = self.builder.add(offset, self.builder.mul(place, i32(step)))
-        return offset, there
-
-    def _load_scalar(self, op: tile.LoadOp) -> Held:
-        memory, dtype = self.memories[op.source], array_type(op.result).dtype
-        offset, there = self._scalar_place(op, memory)
-        if there is not None:
-            offset = self.builder.select(there, offset, i32(0))
-        pointer = self.builder.gep(memory.pointer, [offset], source_etype=load_form(dtype))
-        value = widen(self.builder, self.builder.load(pointer, typ=load_form(dtype), align=dtype.itemsize), dtype)
-        if there is not None and op.fill is not None:
-            value = self.builder.select(there, value, ir.Constant(value.type, op.fill))
-        return of_value(dtype, value)
-
-    def _store(self, op: tile.StoreOp) -> None:
-        if array_type(op.value).shape:
-            self._store_tile(op)
-            return
-        memory, dtype = self.memories[op.destination], array_type(op.value).dtype
-        offset, there = self._scalar_place(op, memory)
-        first = self.builder.icmp_unsigned("==", self._thread(), i32(0))
-        there = first if there is None else self.builder.and_(first, there)
-        raw = narrow(self.builder, self._element(op.value, ()), dtype)
-        pointer = self.builder.gep(memory.pointer, [offset], source_etype=load_form(dtype))
-        with self.builder.if_then(there):
-            self.builder.store(raw, pointer, align=dtype.itemsize)
-
-    def _store_tile(self, op: tile.StoreOp) -> None:
-        fragment, memory = self._fragment(op.value), self.memories[op.destination]
-        if fragment.layout.partial:
-            raise CompilerBug(f"threads store the terms of {fragment.layout} to the same addresses")
+    def _store_fragment(self, op: tile.StoreOp, fragment: Fragment) -> None:
+        """Store a tile: by matrices where the chip and the layouts have them."""
+        memory = self.memories[op.destination]
         if self._is_stored_by_matrices(op, memory):
             Matrices(self.threads, memory, fragment.layout).store(words_of(self.builder, fragment))
-            return
-        window, vector = self._window(op, op.value)
-        store(window, vector, fragment.values)
+        else:
+            super()._store_fragment(op, fragment)
 
     def _is_stored_by_matrices(self, op: tile.StoreOp, memory: Memory) -> bool:
         """Whether all of a buffer is stored, by all warps."""
@@ -409,14 +210,11 @@ class _Emitter(TileEmitter):
             and is_stored_by_matrices(layout, memory.layout)
         )
 
-    def _thread(self) -> Value:
-        numbers = self.threads.numbers
-        warp = self.builder.mul(numbers["warp"], i32(self.threads.extents["lane"]))
-        return self.builder.add(warp, numbers["lane"])
-
-    # ---- products ---------------------------------------------------------------------------------------------------
+    # ---- matmuls ----------------------------------------------------------------------------------------------------
 
     def _mma(self, op: scheduled.MmaOp) -> Held:
+        if op.atom == SCALAR:
+            return super()._mma(op)
         left, right = (self._operand(v, f) for v, f in zip((op.left, op.right), op.fragments, strict=True))
         if op.asynchronous and not isinstance(left, Matrices) and isinstance(right, Memory):
             begun = emit_wgmma(self.threads, left, right, self._fragment(op.accumulator))
@@ -429,93 +227,3 @@ class _Emitter(TileEmitter):
             return self._fragment(value)
         memory = self.memories[value]
         return Matrices(self.threads, memory, parsed(fragment)) if fragment else memory
-
-    # ---- control ----------------------------------------------------------------------------------------------------
-
-    def _for(self, op: tile.ForOp) -> None:
-        builder, block = self.builder, op.body.block
-        most = op.trips
-        end: Value = i32(most)
-        if op.end is not None:
-            found = evaluated(builder, op.end.results[0], [], [self.indices[s] for s in op.symbols])
-            end = builder.select(builder.icmp_signed("<", found, end), found, end)
-        initial = [
-            {number: self._held(value, number) for number in numbers_of(layout_of(argument))}
-            for value, argument in zip(op.initial, block.args[1:], strict=True)
-        ]
-        before = builder.block
-        header, body = builder.append_basic_block("loop"), builder.append_basic_block("body")
-        after = builder.append_basic_block("after")
-        builder.branch(header)
-        builder.position_at_end(header)
-        counter = builder.phi(I32)
-        counter.add_incoming(i32(0), before)
-        self.indices[block.args[0]] = counter
-        self.ranges[block.args[0]] = (0, max(0, most - 1))
-        carried = [self._phis(values, a, before) for values, a in zip(initial, block.args[1:], strict=True)]
-        builder.cbranch(builder.icmp_signed("<", counter, end), body, after)
-        builder.position_at_end(body)
-        threads, is_over_tiles = self.threads, self._is_over_tiles
-        self._is_over_tiles = isinstance(block.first_op, tile_order.PointOp)
-        self._block(block)
-        self.threads, self._is_over_tiles = threads, is_over_tiles
-        last = block.last_op
-        for phis, following in zip(carried, last.operands if last is not None else (), strict=True):
-            for number, phi in phis.items():
-                phi.add_incoming(self._held(following, number), builder.block)
-        counter.add_incoming(builder.add(counter, i32(1)), builder.block)
-        builder.branch(header)
-        builder.position_at_end(after)
-        for argument, result in zip(block.args[1:], op.results, strict=True):
-            self.tiles[result] = self.tiles[argument]
-        if self._is_over_tiles:
-            self._find_thread_again()
-
-    def _find_thread_again(self) -> None:
-        """Read the thread id again for code after the matmuls of a tile: addresses from before the loop over tiles
-        would stay in registers during the matmuls, next to the accumulators."""
-        thread = assembly(self.builder, "mov.u32 $0, %tid.x;", "=r", I32)
-        self.threads = self._threads(thread, self.builder.block)
-
-    def _phis(self, initial: Mapping[int, Value], argument: SSAValue, before: Any) -> dict[int, Any]:
-        """The phi nodes of a carried tile at the head of a loop: the registers of its layout, or the one of a
-        scalar."""
-        type, layout = array_type(argument), layout_of(argument)
-        phis: dict[int, Any] = {}
-        for number, value in initial.items():
-            phis[number] = self.builder.phi(held_form(type.dtype))
-            phis[number].add_incoming(value, before)
-        self.tiles[argument] = self._of_phis(type.dtype, layout, phis)
-        return phis
-
-    def _of_phis(self, dtype: DType, layout: Layout | None, phis: Mapping[int, Value]) -> Held:
-        if layout is not None:
-            return Fragment(layout, dtype, phis)
-        return Lazy(dtype, lambda index, operands: computed(self.builder, phis[0], dtype))
-
-    def _if(self, op: tile.IfOp) -> None:
-        builder = self.builder
-        condition = self._element(op.condition, ())
-        blocks = [builder.append_basic_block(name) for name in ("then", "otherwise")]
-        after = builder.append_basic_block("joined")
-        builder.cbranch(condition, *blocks)
-        ends: list[tuple[Any, list[dict[int, Value]]]] = []
-        for start, region in zip(blocks, (op.then, op.otherwise), strict=True):
-            builder.position_at_end(start)
-            self._block(region.block)
-            last = region.block.last_op
-            given = last.operands if last is not None else ()
-            found = [
-                {number: self._held(value, number) for number in numbers_of(layout_of(result))}
-                for value, result in zip(given, op.results, strict=True)
-            ]
-            ends.append((builder.block, found))
-            builder.branch(after)
-        builder.position_at_end(after)
-        for position, result in enumerate(op.results):
-            type, layout = array_type(result), layout_of(result)
-            phis: dict[int, Any] = {number: builder.phi(held_form(type.dtype)) for number in numbers_of(layout)}
-            for block, values in ends:
-                for number, phi in phis.items():
-                    phi.add_incoming(values[position][number], block)
-            self.tiles[result] = self._of_phis(type.dtype, layout, phis)

@@ -1,4 +1,4 @@
-"""Copies from global to shared memory that pass no registers: `cp.async`, and barriers.
+"""Copies from global to shared memory that pass no registers: `cp.async`.
 
 PTX ISA, "Non-bulk copy": 16 bytes by `.cg`, which leaves the first-level cache alone, 8 and 4 by `.ca`; of a source
 size of 0 nothing is read and zeros are written. Groups are those of the thread.
@@ -19,7 +19,7 @@ from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.refinement import Copy, IndexDigit
 from tilewright.passes.affine_access import Index, linear_form
 from tilewright.passes.warps.tile_lower_to_warps import parsed
-from tilewright.targets.cuda.emit_memory import (
+from tilewright.targets.simt.emit_memory import (
     GLOBAL_SPACE,
     SHARED_SPACE,
     Memory,
@@ -28,9 +28,9 @@ from tilewright.targets.cuda.emit_memory import (
     below,
     evaluated,
 )
-from tilewright.targets.cuda.fragments import I32, Builder, Coordinates, Threads, Value, i32, registers_of
-from tilewright.targets.cuda.places import Places
-from tilewright.targets.cuda.vectors import vector_of
+from tilewright.targets.simt.fragments import I32, Builder, Coordinates, Threads, Value, i32, registers_of
+from tilewright.targets.simt.places import Places
+from tilewright.targets.simt.vectors import vector_of
 
 _INSTRUCTIONS = {16: "cg.shared.global.16", 8: "ca.shared.global.8", 4: "ca.shared.global.4"}
 
@@ -138,13 +138,6 @@ def emit_commit(builder: Builder) -> None:
 def emit_wait(builder: Builder, pending: int) -> None:
     """All groups of the thread but the newest have arrived."""
     builder.call(_function(builder, "llvm.nvvm.cp.async.wait.group", [I32]), [i32(pending)])
-
-
-def emit_barrier(builder: Builder, scope: str) -> None:
-    """Barrier 0 of the block, or one of all lanes of the warp."""
-    of_warp = scope == scheduled.WARP
-    name = "llvm.nvvm.bar.warp.sync" if of_warp else "llvm.nvvm.barrier.cta.sync.aligned.all"
-    builder.call(_function(builder, name, [I32]), [i32(-1 if of_warp else 0)])
 
 
 def _function(builder: Builder, name: str, types: list[Any]) -> Any:

@@ -23,10 +23,10 @@ from tilewright.passes.warps.tensor_windows import Boxes, boxes_of
 from tilewright.passes.warps.tile_lower_to_warps import parsed
 from tilewright.runtime.cuda.steps import TensorMap
 from tilewright.targets.cuda import blackwell, hopper
-from tilewright.targets.cuda.emit_copies import emit_barrier
-from tilewright.targets.cuda.emit_memory import Memory, evaluated
 from tilewright.targets.cuda.emit_tensor_memory import by_one_thread
-from tilewright.targets.cuda.fragments import Builder, Threads, Value, i32
+from tilewright.targets.cuda.intrinsics import NVIDIA
+from tilewright.targets.simt.emit_memory import Memory, evaluated
+from tilewright.targets.simt.fragments import Builder, Threads, Value, i32
 
 # What one lane of a role may do.
 _OF_ONE_LANE = (
@@ -100,7 +100,7 @@ class Roles:
         elif self._of_roles and op.scope == scheduled.BLOCK:
             hopper.barrier_sync(builder, _WITHOUT_ROLES, self.warps * self.lanes)
         else:
-            emit_barrier(builder, op.scope)
+            NVIDIA.barrier(builder, op.scope)
 
     def run(self, threads: Threads, op: scheduled.RoleOp, emit: Callable[[], None]) -> None:
         """Branch to a role by the number of the warp; `emit` writes what an elected lane of its first warp does, when

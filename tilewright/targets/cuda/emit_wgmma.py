@@ -20,10 +20,10 @@ from tilewright.layout.relayout import Reason
 from tilewright.layout.views import permute
 from tilewright.passes.warps.warp_space import SHARED
 from tilewright.targets.cuda import hopper
-from tilewright.targets.cuda.emit_memory import Memory
 from tilewright.targets.cuda.emit_mma import words_of
-from tilewright.targets.cuda.fragments import I32, Fragment, Threads, Value, i32
 from tilewright.targets.cuda.hopper_descriptors import OperandFields, descriptor_of, matrix_descriptor
+from tilewright.targets.simt.emit_memory import Memory
+from tilewright.targets.simt.fragments import I32, Fragment, Threads, Value, i32
 
 _PTX_NAMES = {"bf16": "bf16", "f16": "f16", "i8": "s8", "f32": "f32", "i32": "s32"} | {
     "f8e4m3fn": "e4m3",

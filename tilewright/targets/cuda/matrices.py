@@ -24,8 +24,9 @@ from tilewright.layout import Layout
 from tilewright.layout.axes import Kind
 from tilewright.layout.refinement import IndexDigit, Slot, Table
 from tilewright.semantics.warps.block_memory import places_in
-from tilewright.targets.cuda.emit_memory import Memory
-from tilewright.targets.cuda.fragments import (
+from tilewright.targets.llvm.values import undefined
+from tilewright.targets.simt.emit_memory import Memory
+from tilewright.targets.simt.fragments import (
     I32,
     Builder,
     Coordinates,
@@ -37,9 +38,7 @@ from tilewright.targets.cuda.fragments import (
     slots_of,
     table_of,
 )
-from tilewright.targets.cuda.functions import rounded_to_tf32
-from tilewright.targets.cuda.places import Places
-from tilewright.targets.llvm.values import undefined
+from tilewright.targets.simt.places import Places
 
 T = TypeVar("T")
 _LINES = 8
@@ -138,7 +137,7 @@ class Matrices:
         if self.dtype != dtypes.tf32:
             return word
         builder = self.threads.builder
-        return builder.bitcast(rounded_to_tf32(builder, builder.bitcast(word, ir.FloatType())), I32)
+        return builder.bitcast(builder.intrinsics.rounded_to_tf32(builder, builder.bitcast(word, ir.FloatType())), I32)
 
     def _places_of(self, steps: Sequence[Sequence[int]]) -> Places:
         """The line that each lane names: its warp's part, its matrix's and its own within the matrix."""

@@ -24,7 +24,8 @@ from tilewright.runtime.manifest import Alias, Manifest, place_constants
 from tilewright.runtime.shared_constants import Keep, keep_in_memory
 from tilewright.targets.base import KernelTime, Tensor, spec_of, unmeasured
 from tilewright.targets.cuda.cubin_cache import cubin
-from tilewright.targets.cuda.emit import TRIPLE, KernelCode, emit_kernel
+from tilewright.targets.cuda.emit import KernelCode, emit_kernel
+from tilewright.targets.cuda.intrinsics import TRIPLE
 from tilewright.targets.cuda.steps import steps_of
 from tilewright.targets.cuda.toolchain import COMPILER, Cubin, instructions_of, sass_of
 

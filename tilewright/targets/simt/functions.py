@@ -3,46 +3,35 @@ share, in which a division is one of this target (`ChipBuilder`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from llvmlite import ir
 
 from tilewright import dtypes
 from tilewright.dtypes import DType
-from tilewright.targets.cuda import chip_math
-from tilewright.targets.cuda.lane_groups import in_each_lane
-from tilewright.targets.cuda.remainders import fmod
 from tilewright.targets.llvm.conversions import emit_cast as cast_shared
 from tilewright.targets.llvm.functions import emit_function as emit_shared
 from tilewright.targets.llvm.values import FLOAT, Builder, Lanes, Value, element_of
-
-_OWN: dict[str, Callable[..., Lanes]] = {
-    "divide": chip_math.divide,
-    "reciprocal": chip_math.reciprocal,
-    "sqrt": chip_math.square_root,
-    "rsqrt": chip_math.inverse_square_root,
-    "exp": chip_math.exp,
-    "exp2": chip_math.exp2,
-    "sigmoid": chip_math.sigmoid,
-    "tanh": chip_math.tanh,
-    "erf": chip_math.erf,
-}
-
+from tilewright.targets.simt.intrinsics import Intrinsics
+from tilewright.targets.simt.remainders import fmod
 
 # Functions that targets share, whose divisions of f32 must not be off.
 _DIVIDED_EXACTLY = {"floor_divide"}
 
 
 class ChipBuilder(ir.IRBuilder):  # pyright: ignore[reportUntypedBaseClass]
-    """Appends instructions. A division of f32 in functions that targets share is within 2 ULP, but in some: a correctly
-    rounded one would be a call of a subroutine. A remainder is exact."""
+    """Appends instructions, those of a chip by its `intrinsics`. A division of f32 in functions that targets share is
+    within 2 ULP, but in some: a correctly rounded one would be a call of a subroutine. A remainder is exact."""
 
-    divides_exactly = False
+    def __init__(self, block: Any, intrinsics: Intrinsics) -> None:
+        super().__init__(block)  # pyright: ignore[reportUnknownMemberType]
+        self.intrinsics = intrinsics
+        self.divides_exactly = False
 
     def fdiv(self, lhs: Value, rhs: Value, name: str = "", flags: Sequence[str] = ()) -> Value:
         if element_of(lhs.type) == FLOAT:
-            divide = chip_math.divide if self.divides_exactly else chip_math.divide_roughly
-            return divide(Lanes(self, lhs), Lanes(self, rhs)).value
+            return self.intrinsics.divided(Lanes(self, lhs), Lanes(self, rhs), self.divides_exactly).value
         return super().fdiv(lhs, rhs, name, flags)  # pyright: ignore
 
     def frem(self, lhs: Value, rhs: Value, name: str = "", flags: Sequence[str] = ()) -> Value:
@@ -52,7 +41,7 @@ class ChipBuilder(ir.IRBuilder):  # pyright: ignore[reportUntypedBaseClass]
 def emit_function(builder: Builder, name: str, dtype: DType, arguments: Sequence[Value]) -> Value:
     """Apply function `name` to scalars or vectors of type `dtype` (of a select: the type of its values), in register
     form. Results of narrow floats are rounded where they are held."""
-    own = _OWN.get(name)
+    own = builder.intrinsics.functions.get(name)
     if own is None or dtype.compute != dtypes.f32:
         builder.divides_exactly = name in _DIVIDED_EXACTLY
         result = emit_shared(builder, name, dtype.compute, arguments)
@@ -64,13 +53,7 @@ def emit_function(builder: Builder, name: str, dtype: DType, arguments: Sequence
 def emit_cast(builder: Builder, value: Value, source: DType, destination: DType) -> Value:
     """Convert between register forms. A narrow float that needs one rounding gets it where it is held."""
     if destination == dtypes.tf32:
-        return rounded_to_tf32(builder, value)
+        return builder.intrinsics.rounded_to_tf32(builder, value)
     once = source.bits <= 16 or source == dtypes.f32
     packed = destination.is_narrow_float
     return cast_shared(builder, value, source, dtypes.f32 if packed and once else destination)
-
-
-def rounded_to_tf32(builder: Builder, value: Value) -> Value:
-    """An f32 as tensor cores take it: PTX ISA, cvt.rna.tf32.f32."""
-    words = in_each_lane(builder, "llvm.nvvm.f2tf32.rna", ir.IntType(32), [value])
-    return builder.bitcast(words, value.type)

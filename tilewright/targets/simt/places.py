@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from llvmlite import ir
 
-from tilewright.targets.cuda.emit_memory import Memory, memory_axis, offset_of
-from tilewright.targets.cuda.fragments import Builder, Value, i32
+from tilewright.targets.simt.emit_memory import Memory, memory_axis, offset_of
+from tilewright.targets.simt.fragments import Builder, Value, i32
 
 
 @dataclass

@@ -22,7 +22,6 @@ from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.dims import static
 from tilewright.layout.iters import fuse_digits, weighted
 from tilewright.layout.refinement import Content, Copy, IndexDigit, Slot, Table
-from tilewright.targets.cuda.eight_bits import converts, number_of, rounded_code
 from tilewright.targets.llvm.conversions import load_form, narrow, register_form, widen
 from tilewright.targets.llvm.values import with_element
 
@@ -99,8 +98,8 @@ def held(builder: Builder, value: Value, dtype: DType) -> Value:
     if dtype == dtypes.bf16:
         rounded = builder.fptrunc(value, with_element(value.type, _BFLOAT))
         return builder.bitcast(rounded, with_element(value.type, ir.IntType(16)))
-    if converts(builder, dtype):
-        return rounded_code(builder, value, dtype)
+    if builder.intrinsics.converts(builder, dtype):
+        return builder.intrinsics.rounded_code(builder, value, dtype)
     return narrow(builder, value, dtype) if is_packed(dtype) else value
 
 
@@ -113,8 +112,8 @@ def _constant_bits(number: float, dtype: DType) -> ir.Constant:
 
 def computed(builder: Builder, value: Value, dtype: DType) -> Value:
     """Held elements, one or a vector, in register form."""
-    if converts(builder, dtype):
-        return number_of(builder, value, dtype)
+    if builder.intrinsics.converts(builder, dtype):
+        return builder.intrinsics.number_of(builder, value, dtype)
     return widen(builder, value, dtype) if is_packed(dtype) else value
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from llvmlite import ir
 from xdsl.ir import SSAValue
 
 from tilewright.dialects.scheduled import tile_order
-from tilewright.targets.cuda.emit_memory import evaluated
-from tilewright.targets.cuda.fragments import I32, Builder, Value, i32
+from tilewright.targets.simt.emit_memory import evaluated
+from tilewright.targets.simt.fragments import Builder, Value, i32
 
 
 def emit_point(builder: Builder, op: tile_order.PointOp, indices: Mapping[SSAValue, Value]) -> list[Value]:
@@ -25,6 +24,7 @@ def emit_point(builder: Builder, op: tile_order.PointOp, indices: Mapping[SSAVal
             coordinates.insert(0, builder.urem(matrix, i32(extent)))
             matrix = builder.udiv(matrix, i32(extent))
     found = [*coordinates, *_in_groups(builder, number, rows, columns, order.group)]
+    # LLVM does not take them apart into two terms of every address.
     return [_opaque(builder, coordinate) for coordinate in found]
 
 
@@ -44,6 +44,6 @@ def _in_groups(builder: Builder, number: Value, rows: int, columns: int, group: 
 
 
 def _opaque(builder: Builder, value: Value) -> Value:
-    """A value that LLVM does not take apart: not into two terms of every address, and not into a division by one of two
-    numbers, which is a call."""
-    return builder.asm(ir.FunctionType(I32, [I32]), "mov.b32 $0, $1;", "=r,r", [value], side_effect=False)
+    """A value that LLVM does not take apart: of a choice of two divisors it would make one division, which is a
+    call."""
+    return builder.intrinsics.opaque(builder, value)

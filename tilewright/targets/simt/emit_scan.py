@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.refinement import IndexDigit, Slot, Table
-from tilewright.targets.cuda.emit_relayout import from_lane
-from tilewright.targets.cuda.fragments import (
+from tilewright.targets.simt.emit_relayout import from_lane
+from tilewright.targets.simt.fragments import (
     Builder,
     Coordinates,
     Fragment,
@@ -24,7 +24,7 @@ from tilewright.targets.cuda.fragments import (
     i32,
     registers_of,
 )
-from tilewright.targets.cuda.functions import emit_function
+from tilewright.targets.simt.functions import emit_function
 
 
 @dataclass(frozen=True)

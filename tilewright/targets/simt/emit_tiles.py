@@ -23,17 +23,19 @@ from tilewright.layout import Layout
 from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.refinement import IndexDigit, Slot
 from tilewright.passes.warps.tile_lower_to_warps import layout_of
-from tilewright.targets.cuda import emit_relayout
-from tilewright.targets.cuda.eight_bits import converts
-from tilewright.targets.cuda.emit_memory import (
+from tilewright.targets.llvm.conversions import load_form, narrow, register_form, widen
+from tilewright.targets.llvm.values import with_element
+from tilewright.targets.llvm.vector_math import SUPPORTED as MATHEMATICS
+from tilewright.targets.simt import emit_relayout
+from tilewright.targets.simt.emit_memory import (
     ANY,
     Range,
     Symbol,
     evaluated,
     held_constant,
 )
-from tilewright.targets.cuda.emit_scan import Line, scanned
-from tilewright.targets.cuda.fragments import (
+from tilewright.targets.simt.emit_scan import Line, scanned
+from tilewright.targets.simt.fragments import (
     I32,
     Builder,
     Coordinates,
@@ -48,11 +50,8 @@ from tilewright.targets.cuda.fragments import (
     slots_of,
     table_of,
 )
-from tilewright.targets.cuda.functions import emit_cast, emit_function
-from tilewright.targets.cuda.lane_groups import Grouped, grouped, groups_of
-from tilewright.targets.llvm.conversions import load_form, narrow, register_form, widen
-from tilewright.targets.llvm.values import with_element
-from tilewright.targets.llvm.vector_math import SUPPORTED as MATHEMATICS
+from tilewright.targets.simt.functions import emit_cast, emit_function
+from tilewright.targets.simt.lane_groups import Grouped, grouped, groups_of
 
 I64 = ir.IntType(64)
 # Functions of many instructions beside those of mathematics, and those that branch where an argument is huge.
@@ -251,7 +250,8 @@ class TileEmitter:
         held = [self.tiles[operand] for operand in _tiles(op)]
         if any(isinstance(tile, Fragment) and isinstance(tile.values, Grouped) for tile in held):
             return True
-        if any(converts(self.builder, array_type(value).dtype) for value in (*_tiles(op), op.results[0])):
+        intrinsics = self.builder.intrinsics
+        if any(intrinsics.converts(self.builder, array_type(v).dtype) for v in (*_tiles(op), op.results[0])):
             return True
         return isinstance(op, tile.MapOp) and (op.fn in MATHEMATICS or op.fn in _LONG)
 

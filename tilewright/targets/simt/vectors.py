@@ -17,7 +17,7 @@ from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.iters import XorTerm
 from tilewright.layout.refinement import IndexDigit, refine
 from tilewright.passes.affine_access import Form, Index, linear_form
-from tilewright.targets.cuda.emit_memory import Memory, Window, memory_axis
+from tilewright.targets.simt.emit_memory import Memory, Window, memory_axis
 
 WIDEST_BYTES = 16
 ALONE = (0,)

@@ -26,9 +26,9 @@ from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.iters import XorTerm
 from tilewright.layout.refinement import Copy, Slot
 from tilewright.passes.affine_access import linear_form
-from tilewright.targets.cuda.fragments import Builder, Coordinates, Value, held, i32, is_packed, registers_of
 from tilewright.targets.llvm.conversions import load_form, narrow, register_form, widen
 from tilewright.targets.llvm.values import undefined
+from tilewright.targets.simt.fragments import Builder, Coordinates, Value, held, i32, is_packed, registers_of
 
 Range = tuple[int, int]
 ANY: Range = (-(1 << 62), 1 << 62)

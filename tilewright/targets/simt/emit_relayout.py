@@ -13,7 +13,7 @@ from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.dims import static
 from tilewright.layout.queries import same_map
 from tilewright.layout.refinement import Content, Copy, IndexDigit, Slot, Table, refine
-from tilewright.targets.cuda.fragments import (
+from tilewright.targets.simt.fragments import (
     I32,
     Builder,
     Fragment,
@@ -159,20 +159,12 @@ class _LaneSource:
 
 def exchanged(builder: Builder, value: Value, lanes: int) -> Value:
     """The value of the lane whose number differs by XOR."""
-    return _by_words(builder, value, lambda word: _shuffle(builder, "bfly", word, i32(lanes)))
+    return _by_words(builder, value, lambda word: builder.intrinsics.shuffle_xor(builder, word, lanes))
 
 
 def from_lane(builder: Builder, value: Value, lane: Value) -> Value:
     """The value of a lane."""
-    return _by_words(builder, value, lambda word: _shuffle(builder, "idx", word, lane))
-
-
-def _shuffle(builder: Builder, mode: str, word: Value, argument: Value) -> Value:
-    name = f"llvm.nvvm.shfl.sync.{mode}.i32"
-    function = builder.module.globals.get(name)
-    if function is None:
-        function = ir.Function(builder.module, ir.FunctionType(I32, [I32] * 4), name)
-    return builder.call(function, [i32(-1), word, argument, i32(31)])
+    return _by_words(builder, value, lambda word: builder.intrinsics.shuffle(builder, word, lane))
 
 
 def _by_words(builder: Builder, value: Value, move: Callable[[Value], Value]) -> Value:
