@@ -40,6 +40,7 @@ from tilewright.layout.dims import Dim
 from tilewright.locks import Lock
 from tilewright.options import Options, current
 from tilewright.runtime.cpu.native import MISMATCH
+from tilewright.runtime.program_file import UNSETTLED
 from tilewright.targets.base import Executable
 
 Names = str | Iterable[str]
@@ -68,10 +69,6 @@ class _Setting(NamedTuple):
         return _Setting(target, options.threads, options.trace_file is not None)
 
 
-def _never(*_: Any) -> Any:
-    return MISMATCH
-
-
 class JitFunction:
     """A function that is traced and compiled once per structure, shapes, types and static values of its arguments, for
     each target and number of threads that the options name."""
@@ -95,7 +92,7 @@ class JitFunction:
         self._dynamic = tuple(name for name in self._positional if name not in self._static)
         self._compiled: dict[tuple[Any, _Setting], Compiled] = {}
         self._by_arrays: dict[tuple[Any, ...], tuple[Executable, Structure]] = {}
-        self._latest = _Latest(None, _never, 0, LEAF)
+        self._latest = _Latest(*UNSETTLED, 0, LEAF)
         self._lock = Lock()
         self._sizes = self._sized(dims, buckets or {}) if dims or buckets else None
 
@@ -156,9 +153,8 @@ class JitFunction:
         executable, result = found
         results = executable(*arrays)
         # A program that gives one array in a container is left out: its native function gives the bare array.
-        settled = getattr(executable, "settled", None)
-        if settled is not None and (result is LEAF or len(results) != 1):
-            options, function = settled
+        if result is LEAF or len(results) != 1:
+            options, function = executable.settled
             self._latest = _Latest(options, function, len(args), result)
         return build(result, results if restore is None else [restore(array) for array in results])
 

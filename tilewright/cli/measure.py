@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import median
 from string import Template
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tilewright.driver.compile import CompiledGraph
     from tilewright.dtypes import DType
     from tilewright.machines.machine import Machine
     from tilewright.runtime.program import Program
@@ -229,7 +228,7 @@ def call_overhead_s() -> dict[str, float]:
     x = np.ones(4, np.float32)
     with options(cache=False):
         added = jit(add)
-        program = cast("CompiledGraph", added.lower(x, x).compile("cpu").executable).program
+        program = added.lower(x, x).compile("cpu").executable.program
         calls = {"jit": lambda: added(x, x), "program": lambda: program(x, x), "numpy": lambda: x + x}
         return {name: _per_call_s(call) for name, call in calls.items()}
 

@@ -19,7 +19,7 @@ from tilewright.cli import run_model
 from tilewright.cli.flags import Flags, given_options, refuse_unused
 from tilewright.cli.loading import find_file, random_array
 from tilewright.cli.report import Report, bytes_text, seconds_text, show_pairs
-from tilewright.errors import ArgumentError, TilewrightError
+from tilewright.errors import ArgumentError, TilewrightError, UnsupportedOnTargetError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -174,16 +174,14 @@ def _run_model(file: Path, inputs: Sequence[Path], repeat: int, compare: str | N
     start = time.perf_counter()
     compiled = model.lower(*arrays).compile()
     compile_s = time.perf_counter() - start
-    program = getattr(compiled.executable, "program", None)
-    if program is None:
-        raise ArgumentError("this target makes no programs to describe", help="use --target cpu")
+    program = compiled.executable.program
     result, times = _timed(model, arrays, repeat)
     inputs_found, outputs_found, results = _all_found(model, arrays, result)
     described = _describe(file, program, inputs_found, outputs_found, result, times)
     threads = described.document["threads"]
     document: dict[str, Any] = {**described.document, "compile_s": compile_s}
-    document["cache"] = getattr(compiled.executable, "cache_state", "off")
-    if hasattr(compiled.executable, "profile"):
+    document["cache"] = compiled.executable.cache_state
+    with contextlib.suppress(UnsupportedOnTargetError):  # kernels of some targets are not measured
         dynamic = model.dynamic(*arrays)
         document["kernels"] = run_model.kernel_documents(compiled.profile(*dynamic, repeat=repeat), threads)
     found = None if compare is None else run_model.compare(file, model, arrays, results, repeat, threads)

@@ -38,7 +38,7 @@ from tilewright.runtime.cpu import features as cpu_features
 from tilewright.runtime.cpu.native import MISMATCH, Binding, memory_error
 from tilewright.runtime.cpu.pool import load_support
 from tilewright.runtime.manifest import ArraySpec, Manifest, Place, split_objects
-from tilewright.runtime.program_file import Array, Buffer, ProgramFile
+from tilewright.runtime.program_file import UNSETTLED, Array, Buffer, ProgramFile, Settled
 
 if TYPE_CHECKING:
     from tilewright.runtime.cuda.program import DeviceProgram
@@ -74,7 +74,7 @@ class Program(ProgramFile):
         self._bindings: dict[int, Binding] = {}
         self._lock = Lock()
         # What plain calls with the same options use: nothing to look up, to limit or to report.
-        self._settled: tuple[Options | None, Callable[..., Any]] = (None, _mismatch)
+        self._settled: Settled = UNSETTLED
 
     def __call__(self, *arrays: Any, out: Any = None, threads: int | None = None) -> Any:
         """Run on the inputs in the manifest's order; return the output, or a tuple unless there is exactly one.
@@ -127,10 +127,8 @@ class Program(ProgramFile):
         return result
 
     @property
-    def settled(self) -> tuple[Options | None, Callable[..., Any]]:
-        """Options, and the function of the inputs that serves plain calls under just these: it returns what the program
-        returns, or `MISMATCH` where a call of the program is needed. It must be given as many arrays as the program has
-        inputs. The options are None until a call has settled them."""
+    def settled(self) -> Settled:
+        """The function that serves plain calls without this class."""
         return self._settled
 
     def function(self, threads: int | None = None) -> Callable[..., Any] | None:
@@ -244,10 +242,6 @@ class Program(ProgramFile):
                 inputs[source] = output
             outputs.append(output)
         return outputs
-
-
-def _mismatch(*_: Any) -> Any:
-    return MISMATCH
 
 
 def load(path: str | Path, find: Find | None = None) -> AnyProgram:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +31,8 @@ from tilewright.errors import (
 )
 from tilewright.events import emit
 from tilewright.locks import Lock
-from tilewright.options import Options, current
+from tilewright.options import current
 from tilewright.runtime.arguments import check_array, check_count, check_host_output, check_overlap, listed_outputs
-from tilewright.runtime.cpu.native import MISMATCH
 from tilewright.runtime.cuda import driver as cuda_driver
 from tilewright.runtime.cuda.array import DeviceArray, Memory, device_of, library_stream, on_device
 from tilewright.runtime.cuda.driver import DriverFailure
@@ -41,7 +40,7 @@ from tilewright.runtime.cuda.loaded import Loaded, Workspace
 from tilewright.runtime.cuda.steps import ALIGNMENT_BYTES, DeviceCode
 from tilewright.runtime.cuda.stream import Stream, chosen_stream, own_stream, stream_of, when_not_capturing
 from tilewright.runtime.manifest import ArraySpec, split_objects
-from tilewright.runtime.program_file import Array, ProgramFile
+from tilewright.runtime.program_file import UNSETTLED, Array, ProgramFile, Settled
 
 Given = Array | DeviceArray
 
@@ -88,9 +87,9 @@ class DeviceProgram(ProgramFile):
             raise
 
     @property
-    def settled(self) -> tuple[Options | None, Callable[..., Any]]:
-        """As `Program.settled`: no call goes past this class."""
-        return None, _mismatch
+    def settled(self) -> Settled:
+        """The function that serves plain calls without this class: none does."""
+        return UNSETTLED
 
     def _call(self, arrays: Sequence[Any], out: Any, stream: Any) -> Any:
         start = time.perf_counter()
@@ -153,10 +152,6 @@ class DeviceProgram(ProgramFile):
                 raise
         emit("runtime.bind", name=self.manifest.name, device=str(device), seconds=time.perf_counter() - start)
         return loaded
-
-
-def _mismatch(*_: Any) -> Any:
-    return MISMATCH
 
 
 def _stream_for(asked: Any, arrays: Sequence[Any]) -> Stream | None:

@@ -22,14 +22,14 @@ from tilewright.runtime.files import dump
 from tilewright.runtime.garbage import no_collections
 from tilewright.runtime.manifest import Alias, Manifest, place_constants
 from tilewright.runtime.shared_constants import Keep, keep_in_memory
-from tilewright.targets.base import KernelTime, Tensor, spec_of, unmeasured
+from tilewright.targets.base import KernelTime, LinkedExecutable, spec_of, unmeasured
 from tilewright.targets.cuda.cubin_cache import cubin
 from tilewright.targets.cuda.emit import TRIPLE, KernelCode, emit_kernel
 from tilewright.targets.cuda.steps import steps_of
 from tilewright.targets.cuda.toolchain import COMPILER, Cubin, instructions_of, sass_of
 
 
-class CudaProgram:
+class CudaProgram(LinkedExecutable):
     """A program compiled for an NVIDIA chip. It runs where one is; anywhere it can be looked at and saved."""
 
     def __init__(self, unit: Unit, stages: dict[str, str]) -> None:
@@ -61,9 +61,13 @@ class CudaProgram:
         """The kernels' machine code as text, by name."""
         return {name: sass_of(cubin.content) for name, cubin in self.cubins.items()}
 
-    @cached_property
+    @property
     def program(self) -> DeviceProgram:
         """The runnable program, built on first use."""
+        return self._linked
+
+    @cached_property
+    def _linked(self) -> DeviceProgram:
         return self.link(keep_in_memory)
 
     def link(self, keep: Keep) -> DeviceProgram:
@@ -108,10 +112,6 @@ class CudaProgram:
             events.emit("compile.source", level=4, text=self.ir("llvm"))
         if events.listening(7):
             events.emit("compile.assembly", level=7, text=self.asm())
-
-    def __call__(self, *arrays: Tensor, out: Sequence[Tensor] | None = None) -> list[Tensor]:
-        result = self.program(*arrays) if out is None else self.program(*arrays, out=tuple(out))
-        return [*result] if isinstance(result, tuple) else [result]
 
     def profile(self, arrays: Sequence[Any], repeat: int) -> list[KernelTime]:
         raise unmeasured("cuda")
@@ -170,9 +170,6 @@ class CudaProgram:
             counts = sorted(instructions_of(self.sass[name]).items(), key=lambda each: -each[1])
             lines.append("  " + ", ".join(f"{count} {what}" for what, count in counts))
         return "\n".join(lines)
-
-    def save(self, path: str) -> None:
-        self.program.save(path)
 
 
 def _joined(texts: dict[str, str]) -> str:

@@ -15,18 +15,18 @@ from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.base import Unit
 from tilewright.semantics.cores import ProgramRun
-from tilewright.targets.base import KernelTime, Tensor
+from tilewright.targets.base import KernelTime, Tensor, UnlinkedExecutable
 from tilewright.targets.grid import device
 from tilewright.targets.grid.report import KernelReport, report_of
 from tilewright.targets.grid.runtime import Simulation
 
 
-class GridProgram:
+class GridProgram(UnlinkedExecutable):
     """A program compiled for a grid of cores. It runs on the simulator, or by ttnn where the environment names a
     simulator of the vendor's (`TT_METAL_SIMULATOR`)."""
 
     def __init__(self, unit: Unit, stages: dict[str, str]) -> None:
-        self.unit = unit
+        super().__init__(unit)
         self._stages = stages
         self.runs: list[tuple[str, ProgramRun]] = []
 
