@@ -16,6 +16,7 @@ from tilewright.api.array import Array, located
 from tilewright.api.complex_array import ComplexArray, stored_type
 from tilewright.api.complex_primitives import from_pairs, to_pairs
 from tilewright.api.lifting import lift, with_weakness
+from tilewright.api.programs import checked_target
 from tilewright.api.pytree import LEAF, Structure, build, flatten
 from tilewright.api.sizes import SizedProgram, SizedPrograms, checked_spec
 from tilewright.api.stages import (
@@ -25,7 +26,6 @@ from tilewright.api.stages import (
     Lowered,
     Signature,
     argument_names,
-    checked_target,
     leaf_type,
     read_call,
     root_of,
@@ -239,8 +239,9 @@ class JitFunction:
         graph = tracing.trace_program(traced, types, names, re.sub(r"\W+", "", self._name))
         donated = self._donations(graph, names)
         target = self._target or current().target
-        complex_ones = tuple(complex_results)
-        return Lowered(graph, signature, structures[0], tuple(names), donated, target, self._read, complex_ones)
+        outputs = tuple(f"return[{n}]" for n in range(len(graph.outputs)))
+        common = (graph, tuple(names), outputs, donated, target)
+        return Lowered(*common, signature, structures[0], self._read, tuple(complex_results))
 
     def _traced_at(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], signature: Signature) -> Lowered:
         """The program for a call like this one with other sizes."""

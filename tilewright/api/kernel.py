@@ -8,17 +8,15 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 import numpy as np
 
 from tilewright.api import tile_functions as tile_functions  # registers what kernels may call
 from tilewright.api.array import Array, located, locating
-from tilewright.api.compiled import CompiledProgram, storage_by_index
 from tilewright.api.lifting import cast, element_type, is_scalar, lift
-from tilewright.api.stages import check_place, checked_target
-from tilewright.driver.compile import compile_graph
-from tilewright.driver.explain import explain_program, explanation_text
+from tilewright.api.programs import CompiledProgram, LoweredProgram, checked_target
+from tilewright.api.stages import check_place
 from tilewright.errors import ArgumentError, DTypeError, KernelSignatureError, OverlapError, ShapeError, TilewrightError
 from tilewright.frontend import tracing
 from tilewright.frontend.identity import static_key
@@ -29,6 +27,7 @@ from tilewright.interop.dlpack import is_readonly, on_cuda, to_numpy
 from tilewright.locks import Lock
 from tilewright.options import current
 from tilewright.primitives import ArrayType
+from tilewright.targets.base import Executable
 
 _NO_CONTENTS = np.empty(0)
 # The annotations of parameters by their effects.
@@ -117,9 +116,11 @@ class Kernel:
             types[p.name] if p.name in types else signature.output_type(p, sizes, inputs) for p in signature.arrays
         )
 
+    def _specialised(self, types: Mapping[str, ArrayType], static: dict[str, Any]) -> Specialisation:
+        return Specialisation(self._function, self.kernel_signature, self._complete(types), static)
+
     def _lowered(self, types: Mapping[str, ArrayType], static: dict[str, Any]) -> LoweredKernel:
-        specialisation = Specialisation(self._function, self.kernel_signature, self._complete(types), static)
-        return LoweredKernel(specialisation, self._target or current().target)
+        return LoweredKernel.of(self._specialised(types, static), self._target or current().target)
 
     # ---- running ------------------------------------------------------------------------------------------------
 
@@ -169,7 +170,7 @@ class Kernel:
             raise ArgumentError(message, help=f"write `{signature.outputs[0].name} = {self.name}({inputs})`")
         operands = {p.name: _lifted(p, value) for p, value in arrays}
         types = {name: ArrayType(x.shape, x.dtype) for name, x in operands.items()}
-        specialisation = self._lowered(types, static).specialisation
+        specialisation = self._specialised(types, static)
         graph = tracing.current_graph()
         values = [x.value for x in operands.values()]
         results = [Array(v, graph) for v in add_call(graph, specialisation, values)]
@@ -183,75 +184,37 @@ def add_call(graph: Graph, specialisation: Specialisation, operands: Sequence[Va
     return graph.append("call", operands, {"callee": name}, specialisation.results)
 
 
-@dataclass(frozen=True)
-class LoweredKernel:
-    """A kernel for given array types and compile-time values."""
+@dataclass(frozen=True, repr=False)
+class LoweredKernel(LoweredProgram["CompiledKernel"]):
+    """A kernel for given array types and compile-time values, as the program that calls it and nothing else."""
 
     specialisation: Specialisation
-    target: str
 
-    def ir(self, phase: str = "tile") -> str:
-        """The kernel's text in the `tile` phase; later phases belong to a compiled kernel.
+    phase: ClassVar[str] = "tile"
 
-        Raises:
-            ArgumentError: another phase was asked for.
-            TilewrightError: the kernel has a mistake.
-        """
-        if phase != "tile":
-            message = f"a kernel that is not compiled has no `{phase}` phase"
-            raise located(ArgumentError(message, help=f'use `.compile().ir("{phase}")`'))
-        return str(self.specialisation.build())
-
-    @locating
-    def compile(self, target: str | None = None, *, storage: Mapping[str, str] | None = None) -> CompiledKernel:
-        """Code for a target such as "cpu" or "interp"; that of `tw.kernel`, or of the options, if None. `storage`: the
-        formats of the target in which arrays are stored, by the names of parameters, such as `{"w": "bfp8"}`.
-
-        Raises:
-            TargetError: there is no such target.
-            ArgumentError: there is no such parameter to store.
-            UnsupportedOnTargetError: the target has no such format.
-            TilewrightError: the kernel has a mistake.
-        """
-        chosen = checked_target(target) or self.target
-        graph, donated = self.program()
-        parameters = self.specialisation.signature.arrays
-        inputs = [p.name for p in parameters if p.effect != OUT]
-        stored = storage_by_index(storage, inputs, [p.name for p in parameters if p.effect != IN])
-        return CompiledKernel(compile_graph(graph, chosen, donated, stored), chosen, self)
-
-    @locating
-    def explain(self, machine: str | None = None) -> str:
-        """Why the kernel's tiles have the layouts that inference gives them on a machine such as "sm_90a"; the
-        target's, if None.
-
-        Raises:
-            TargetError: there is no such machine.
-            TilewrightError: the kernel has a mistake.
-        """
-        return explanation_text(explain_program(self.graph, self.target, machine))
-
-    @property
-    def graph(self) -> Graph:
-        """The program that calls the kernel and nothing else."""
-        return self.program()[0]
-
-    def program(self) -> tuple[Graph, tuple[tuple[int, int], ...]]:
-        """The program that calls the kernel and nothing else, and which inputs its outputs take the memory of."""
-        signature = self.specialisation.signature
-        pairs = list(zip(signature.arrays, self.specialisation.types, strict=True))
+    @staticmethod
+    def of(specialisation: Specialisation, target: str) -> LoweredKernel:
+        """The program of a specialisation: In and InOut parameters are its inputs, Out and InOut ones its outputs."""
+        signature = specialisation.signature
+        pairs = list(zip(signature.arrays, specialisation.types, strict=True))
         inputs = [(p, t) for p, t in pairs if p.effect != OUT]
         outputs = [p for p, _ in pairs if p.effect != IN]
 
         def traced(graph: Graph) -> Sequence[Value]:
-            return add_call(graph, self.specialisation, graph.inputs)
+            return add_call(graph, specialisation, graph.inputs)
 
-        names = [p.name for p, _ in inputs]
+        names = tuple(p.name for p, _ in inputs)
         graph = tracing.trace_program(traced, [t for _, t in inputs], names, signature.name)
         donated = tuple(
             (n, outputs.index(parameter)) for n, (parameter, _) in enumerate(inputs) if parameter.effect == INOUT
         )
-        return graph, donated
+        return LoweredKernel(graph, names, tuple(p.name for p in outputs), donated, target, specialisation)
+
+    def _text(self) -> str:
+        return str(self.specialisation.build())
+
+    def _code(self, executable: Executable, target: str) -> CompiledKernel:
+        return CompiledKernel(executable, target, self)
 
 
 @dataclass(frozen=True, repr=False)
@@ -259,10 +222,6 @@ class CompiledKernel(CompiledProgram):
     """A kernel compiled for one specialisation and one target."""
 
     lowered: LoweredKernel
-
-    @property
-    def graph(self) -> Graph:
-        return self.lowered.graph
 
     def inputs_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         if kwargs:

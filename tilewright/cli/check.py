@@ -18,7 +18,7 @@ from tilewright.errors import ArgumentError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tilewright.api.compiled import CompiledProgram
+    from tilewright.api.programs import CompiledProgram
     from tilewright.primitives import ArrayType
 
     Argument = ArrayType | dict[str, "Argument"] | list["Argument"] | tuple["Argument", ...] | float | str | None
