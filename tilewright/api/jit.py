@@ -35,11 +35,11 @@ from tilewright.events import capturing
 from tilewright.frontend import tracing
 from tilewright.frontend.identity import StaticValue
 from tilewright.frontend.trace import Graph, Value
-from tilewright.interop.dlpack import Restore, Tensor, converter
 from tilewright.layout.dims import Dim
 from tilewright.locks import Lock
 from tilewright.options import Options, current
 from tilewright.runtime.cpu.native import MISMATCH
+from tilewright.runtime.dlpack import Restore, Tensor, converter
 from tilewright.runtime.program_file import UNSETTLED
 from tilewright.targets.base import Executable
 

@@ -23,10 +23,10 @@ from tilewright.frontend.identity import static_key
 from tilewright.frontend.pyast import Specialisation
 from tilewright.frontend.pyast_signature import IN, INOUT, OUT, ArrayParameter, KernelSignature, read_signature
 from tilewright.frontend.trace import Graph, Value
-from tilewright.interop.dlpack import is_readonly, on_cuda, to_numpy
 from tilewright.locks import Lock
 from tilewright.options import current
 from tilewright.primitives import ArrayType
+from tilewright.runtime.dlpack import is_readonly, on_cuda, to_numpy
 from tilewright.targets.base import Executable
 
 _NO_CONTENTS = np.empty(0)

@@ -77,7 +77,7 @@ def lift(operand: ArrayLike) -> Array:
 
 def constant(captured: Any) -> Array:
     """A NumPy array or scalar, or an array of another library, as a constant of the program."""
-    from tilewright.interop.dlpack import to_numpy
+    from tilewright.runtime.dlpack import to_numpy
 
     try:
         array, _ = to_numpy(captured)

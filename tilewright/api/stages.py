@@ -194,7 +194,7 @@ def _read_leaf(value: object) -> tuple[Leaf, Any, Restore | None]:
         return ((), value.dtype), np.asarray(value), None
     if isinstance(value, str | bytes):
         raise ArgumentError(f"a {kind.__name__} is not an array", help="name the parameter in `static_argnames`")
-    from tilewright.interop.dlpack import on_cuda, to_numpy
+    from tilewright.runtime.dlpack import on_cuda, to_numpy
 
     found = on_cuda(value)
     if found is not None:
@@ -207,7 +207,7 @@ def _read_leaf(value: object) -> tuple[Leaf, Any, Restore | None]:
 def _is_readonly(array: Any) -> bool:
     if isinstance(array, np.ndarray):
         return not array.flags.writeable
-    from tilewright.interop.dlpack import is_readonly
+    from tilewright.runtime.dlpack import is_readonly
 
     return is_readonly(array)
 

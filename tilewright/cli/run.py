@@ -164,7 +164,7 @@ def _run_program(file: Path, inputs: Sequence[Path], repeat: int) -> Report:
 
 
 def _run_model(file: Path, inputs: Sequence[Path], repeat: int, compare: str | None) -> Report:
-    from tilewright.api.importers import from_onnx, from_stablehlo
+    from tilewright.interop.importers import from_onnx, from_stablehlo
     from tilewright.interop.onnx import OnnxModel
 
     model = from_onnx(file) if file.suffix == ".onnx" else from_stablehlo(file)

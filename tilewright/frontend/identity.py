@@ -432,7 +432,7 @@ def _has_fields_in_c(kind: type) -> bool:
 
 
 def _as_numpy(value: Any, path: str) -> Any:
-    from tilewright.interop.dlpack import to_numpy
+    from tilewright.runtime.dlpack import to_numpy
 
     try:
         return to_numpy(value)[0]

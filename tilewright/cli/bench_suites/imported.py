@@ -111,7 +111,7 @@ def onnx_case(
 
     @cache
     def model() -> Any:
-        from tilewright.api.importers import from_onnx
+        from tilewright.interop.importers import from_onnx
 
         return from_onnx(path())
 
@@ -136,7 +136,7 @@ def onnx_case(
 
 def _compile_seconds(path: Callable[[], Path], inputs: tuple[Array, ...]) -> float:
     """From the file to a program that is ready, with nothing in a cache."""
-    from tilewright.api.importers import from_onnx
+    from tilewright.interop.importers import from_onnx
     from tilewright.options import options
 
     start = time.perf_counter()

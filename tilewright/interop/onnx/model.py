@@ -20,7 +20,6 @@ from tilewright.errors import ArgumentError, DataDependentShapeError, Unsupporte
 from tilewright.frontend import tracing
 from tilewright.frontend.trace import Value
 from tilewright.interop.arguments import STRINGS, TensorSpec, as_numpy, bound_dims, check_dims, checked, strong
-from tilewright.interop.dlpack import to_numpy
 from tilewright.interop.narrow import STORAGES, is_sequence
 from tilewright.interop.onnx.folding import Folder, HostNeeded, StaticInputsNeeded
 from tilewright.interop.onnx.graph import Walk
@@ -33,6 +32,7 @@ from tilewright.interop.onnx.tensors import STRING, storage_of
 from tilewright.layout.dims import Dim
 from tilewright.locks import Lock
 from tilewright.primitives import ArrayType
+from tilewright.runtime.dlpack import to_numpy
 
 # How many bindings of inputs by value keep their programs.
 _MAX_BINDINGS = 64

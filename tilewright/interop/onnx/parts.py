@@ -15,13 +15,13 @@ import numpy as np
 from tilewright.api.array import located
 from tilewright.errors import ModelFileError
 from tilewright.interop.arguments import TensorSpec
-from tilewright.interop.dlpack import to_numpy
 from tilewright.interop.narrow import STORAGES, Coded, from_codes, is_sequence, to_codes
 from tilewright.interop.onnx.host import HostNode
 from tilewright.interop.onnx.loading import LoadedModel
 from tilewright.interop.onnx.protobuf import Proto, onnx
 from tilewright.interop.onnx.schemas import node_name, reads_of
 from tilewright.interop.onnx.tensors import STRING, decode, decode_strings
+from tilewright.runtime.dlpack import to_numpy
 
 
 class CompiledPart(Protocol):

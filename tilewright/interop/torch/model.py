@@ -20,7 +20,6 @@ from tilewright.dtypes import DType, as_dtype
 from tilewright.errors import ArgumentError, DTypeError, ShapeError, UnsupportedOperatorError
 from tilewright.frontend import tracing
 from tilewright.interop.arguments import bound_dims, check_dims
-from tilewright.interop.dlpack import to_numpy
 from tilewright.interop.torch.dynamo import BackendOptions, Compiled, build_plan, decompositions
 from tilewright.interop.torch.packages import FxNode, GraphModule, fake_tensors, torch
 from tilewright.interop.torch.specialise import MAX_SPECIALISATIONS, specialise
@@ -39,6 +38,7 @@ from tilewright.interop.torch.walk import (
 from tilewright.layout.dims import Dim
 from tilewright.locks import Lock
 from tilewright.primitives import ArrayType
+from tilewright.runtime.dlpack import to_numpy
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Models of other frameworks. Their readers are imported on first use."""
+"""Models of other frameworks: public names of `import tilewright as tw`. Their readers are imported on first use."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from tilewright.interop.stablehlo import StableHloModel
     from tilewright.interop.torch import TorchModel
     from tilewright.layout.dims import Dim
+
+__all__ = ["from_jax", "from_onnx", "from_stablehlo", "from_torch", "torch_op"]
 
 
 def from_onnx(source: Any, *, target: str | None = None, dims: Mapping[str, Dim] | None = None) -> OnnxModel:
