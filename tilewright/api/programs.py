@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from tilewright.api.array import located, locating
+from tilewright.cost.program import ProgramCost
 from tilewright.driver.compile import compile_graph
 from tilewright.driver.explain import explain_compiled, explain_program, explanation_text
 from tilewright.errors import ArgumentError, TargetError
@@ -128,8 +129,13 @@ class CompiledProgram(ABC):
         return self.executable.asm()
 
     @locating
-    def cost(self) -> dict[str, Any]:
-        """Predicted time and work, per kernel and in all."""
+    def cost(self) -> ProgramCost:
+        """Predicted time and work of one call, in all and for each kernel: `.total` and `.kernels` are `Cost`s of
+        seconds, bytes and FLOPs; `cost()["kernels"]` are plain values, with those of the target, such as registers.
+
+        Raises:
+            UnsupportedOnTargetError: the target has no cost model.
+        """
         return self.executable.cost()
 
     @locating

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.cost.program import ProgramCost
 from tilewright.passes.warps.warp_space import SHARED
 from tilewright.semantics.array import Interpreter
 from tilewright.semantics.scheduled import run_call
@@ -41,7 +42,7 @@ class DefinedExecutable(UnlinkedExecutable):
     def asm(self) -> str:
         return self._compiled.asm()
 
-    def cost(self) -> dict[str, Any]:
+    def cost(self) -> ProgramCost:
         return self._compiled.cost()
 
     def profile(self, arrays: Sequence[Any], repeat: int) -> list[KernelTime]:

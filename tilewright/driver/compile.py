@@ -31,6 +31,7 @@ from tilewright.runtime.sources import COMPILER
 from tilewright.targets.base import Executable, KernelTime, LinkedExecutable, Tensor, target_named
 
 if TYPE_CHECKING:
+    from tilewright.cost.program import ProgramCost
     from tilewright.passes.base import Unit
 
 _COMPILING_LEVEL = 3
@@ -129,7 +130,7 @@ class CompiledGraph(LinkedExecutable):
     def asm(self) -> str:
         return self.built.asm()
 
-    def cost(self) -> dict[str, Any]:
+    def cost(self) -> ProgramCost:
         return self.built.cost()
 
     def profile(self, arrays: Sequence[Any], repeat: int) -> list[KernelTime]:

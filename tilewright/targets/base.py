@@ -15,6 +15,7 @@ from tilewright.runtime.manifest import ArraySpec
 from tilewright.runtime.program_file import UNSETTLED, Settled
 
 if TYPE_CHECKING:
+    from tilewright.cost.program import ProgramCost
     from tilewright.machines.machine import Machine
     from tilewright.passes.base import Unit
     from tilewright.primitives import ArrayType
@@ -79,8 +80,12 @@ class Executable(Protocol):
         """Machine code as text."""
         ...
 
-    def cost(self) -> dict[str, Any]:
-        """Predicted time and work, per kernel and in all."""
+    def cost(self) -> ProgramCost:
+        """Predicted time and work, per kernel and in all.
+
+        Raises:
+            UnsupportedOnTargetError: the target has no cost model.
+        """
         ...
 
     def profile(self, arrays: Sequence[Any], repeat: int) -> list[KernelTime]:

@@ -6,11 +6,11 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 
 from tilewright import events
+from tilewright.cost.program import ProgramCost
 from tilewright.cost.vectors.kernel import Work
 from tilewright.dialects.base import array_type
 from tilewright.errors import UnsupportedOnTargetError
@@ -155,14 +155,10 @@ class NativeProgram(LinkedExecutable):
         texts = self._module.texts.items()
         return "\n".join(f"# ---- {name}\n{compile_assembly(text, self.unit.machine)}" for name, text in texts)
 
-    def cost(self) -> dict[str, Any]:
+    def cost(self) -> ProgramCost:
         machine = self.unit.machine
-        kernels = {
-            name: {"seconds": w.seconds(machine), "flops": w.flops, "bytes": w.bytes}
-            for name, w in self._module.work.items()
-        }
-        total = sum(k["seconds"] for k in kernels.values())
-        return {"machine": machine.name, "seconds": total, "arena_bytes": self._module.arena_bytes, "kernels": kernels}
+        kernels = {name: work.cost(machine) for name, work in self._module.work.items()}
+        return ProgramCost(machine.name, kernels, arena_bytes=self._module.arena_bytes)
 
     def explain(self) -> str:
         counts = Counter(str(remark) for remark in self.unit.remarks)

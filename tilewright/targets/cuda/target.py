@@ -11,6 +11,8 @@ import numpy as np
 
 from tilewright import events
 from tilewright.cached import cached_property
+from tilewright.cost.program import ProgramCost
+from tilewright.cost.warps.kernel import kernel_cost
 from tilewright.cost.warps.occupancy import occupancy
 from tilewright.dialects.base import array_type
 from tilewright.errors import UnsupportedOnTargetError
@@ -135,13 +137,15 @@ class CudaProgram(LinkedExecutable):
         """SASS of all kernels."""
         return _joined(self.sass)
 
-    def cost(self) -> dict[str, Any]:
-        """Per kernel the blocks, threads of each, registers of a thread, bytes spilled and bytes of shared memory, and
-        how many blocks and warps a multiprocessor has at once, and why there are no more."""
-        kernels = {name: self._cost_of(name) for name in self.kernels}
-        return {"machine": self.unit.machine.name, "kernels": kernels}
+    def cost(self) -> ProgramCost:
+        """The predicted time, and of each kernel the blocks, threads of each, registers of a thread, bytes spilled and
+        bytes of shared memory, and how many blocks and warps a multiprocessor has at once, and why there are no
+        more."""
+        machine = self.unit.machine
+        costs = {kernel.sym_name.data: kernel_cost(kernel, machine) for kernel in self.unit.kernels()}
+        return ProgramCost(machine.name, costs, {name: self._resources_of(name) for name in self.kernels})
 
-    def _cost_of(self, name: str) -> dict[str, Any]:
+    def _resources_of(self, name: str) -> dict[str, Any]:
         code, usage = self.kernels[name], self.cubins[name].usage
         # Kernels declare no shared memory: what the assembler finds is what the system reserves.
         resident = occupancy(self.unit.machine, code.threads, usage.registers, code.shared_bytes)
@@ -159,7 +163,8 @@ class CudaProgram(LinkedExecutable):
     def explain(self) -> str:
         """The remarks, and the resources and instructions of each kernel."""
         lines = [f"{text} [{n} times]" if n > 1 else text for text, n in Counter(map(str, self.unit.remarks)).items()]
-        for name, taken in self.cost()["kernels"].items():
+        for name in self.kernels:
+            taken = self._resources_of(name)
             numbers = {what: value for what, value in taken.items() if isinstance(value, int)}
             lines.append(
                 f"{name}: " + ", ".join(f"{value} {what.replace('_', ' ')}" for what, value in numbers.items())

@@ -12,6 +12,7 @@ import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
+from tilewright.cost.program import ProgramCost
 from tilewright.dialects.tile import KernelOp
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
 from tilewright.passes.base import Unit
@@ -52,7 +53,7 @@ class InterpretedProgram(UnlinkedExecutable):
     def asm(self) -> str:
         raise UnsupportedOnTargetError("the interp target emits no machine code", help='compile with target="cpu"')
 
-    def cost(self) -> dict[str, Any]:
+    def cost(self) -> ProgramCost:
         raise UnsupportedOnTargetError("the interp target has no cost model", help='compile with target="cpu"')
 
     def profile(self, arrays: Sequence[Any], repeat: int) -> list[KernelTime]:
