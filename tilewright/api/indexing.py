@@ -203,7 +203,7 @@ def _traced_lookup(indices: Array, axis: int, extent: int) -> _Lookup:
     return _Lookup(axis, wrap_negative(as_indices(indices, "indexing"), extent), indices.ndim == 0)
 
 
-def _known_lookups(part: np.ndarray[Any, Any], axis: int, shape: Shape) -> list[_Item]:
+def _known_lookups(part: np.ndarray, axis: int, shape: Shape) -> list[_Item]:
     if part.dtype == np.bool_:
         if part.shape != shape[axis : axis + part.ndim]:
             message = f"a mask of shape {part.shape} does not fit axes of sizes {shape[axis : axis + part.ndim]}"

@@ -216,7 +216,7 @@ def _unchanged(array: Tensor) -> Tensor:
     return array
 
 
-def _number(value: Any, dtype: np.dtype[Any]) -> Tensor:
+def _number(value: Any, dtype: np.dtype) -> Tensor:
     try:
         return np.asarray(value, dtype)
     except OverflowError:

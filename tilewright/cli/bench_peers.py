@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -111,7 +112,7 @@ def _torch(function: Callable[..., Any], inputs: tuple[Array, ...], threads: int
     return Runner(lambda: function(torch, *tensors), partial(torch_to_numpy, torch))
 
 
-def torch_to_numpy(torch: Any, result: Any) -> Array:
+def torch_to_numpy(torch: ModuleType, result: Any) -> Array:
     """The first of what a function of torch gives, from wherever it is."""
     tensor = first(result).cpu()
     if tensor.dtype == torch.bfloat16:

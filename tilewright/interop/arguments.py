@@ -108,7 +108,7 @@ def checked(spec: TensorSpec, value: Any, sizes: dict[str, int]) -> Any:
     return _fitting(spec, value, shape, sizes)
 
 
-def _strings(spec: TensorSpec, value: Any) -> np.ndarray[Any, Any]:
+def _strings(spec: TensorSpec, value: Any) -> np.ndarray:
     """Strings as an array of objects."""
     array = value if isinstance(value, np.ndarray) else np.asarray(value, object)
     items: list[Any] = array.reshape(-1).tolist()

@@ -124,12 +124,12 @@ def _to_torch(array: Tensor) -> Any:
 
 
 @functools.cache
-def _extension_of_torch(dtype: Any) -> np.dtype[Any] | None:
+def _extension_of_torch(dtype: Any) -> np.dtype | None:
     return _extension(str(dtype).removeprefix("torch."))
 
 
 @functools.lru_cache(256)
-def _extension_name(dtype: np.dtype[Any]) -> str | None:
+def _extension_name(dtype: np.dtype) -> str | None:
     """The name of a type that NumPy has from `ml_dtypes`, which is its name in torch too; None for NumPy's own."""
     return dtype.name if _extension(dtype.name) is not None else None
 
@@ -162,7 +162,7 @@ def _from_standard(array: Any) -> tuple[Tensor, Restore]:
     return shared, lambda result: namespace.from_dlpack(result)
 
 
-def _extension(name: str) -> np.dtype[Any] | None:
+def _extension(name: str) -> np.dtype | None:
     """A type that NumPy has from `ml_dtypes`, by its name there."""
     from tilewright.dtypes import EXTENSIONS
 
@@ -179,7 +179,7 @@ _WITHOUT_CONTENTS_HELP = {
 }
 
 
-def on_cuda(array: Any) -> tuple[tuple[int, ...], np.dtype[Any], RestoreDevice] | None:
+def on_cuda(array: Any) -> tuple[tuple[int, ...], np.dtype, RestoreDevice] | None:
     """Shape and type of an array on a CUDA device, and the function that gives our results the kind of `array`; None
     for any other value.
 
@@ -223,14 +223,14 @@ def is_readonly(array: Any) -> bool:
     return type(array).__module__.partition(".")[0] in ("jax", "jaxlib")
 
 
-def _on_cuda_of_torch(tensor: Any) -> tuple[tuple[int, ...], np.dtype[Any], RestoreDevice]:
+def _on_cuda_of_torch(tensor: Any) -> tuple[tuple[int, ...], np.dtype, RestoreDevice]:
     torch = sys.modules["torch"]
     if tensor.requires_grad:
         raise ArgumentError("a tensor that records gradients would lose them", help="pass `x.detach()`")
     return tuple(tensor.shape), _numpy_type(str(tensor.dtype).removeprefix("torch.")), torch.from_dlpack
 
 
-def _numpy_type(given: Any) -> np.dtype[Any]:
+def _numpy_type(given: Any) -> np.dtype:
     try:
         extension = _extension(str(given))
         return np.dtype(given) if extension is None else extension

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -162,7 +163,7 @@ def normal_of(dtype: str, *shapes: tuple[int, ...]) -> Callable[[np.random.Gener
 
 
 def onnx_model(
-    onnx: Any,
+    onnx: ModuleType,
     inputs: tuple[Array, ...],
     nodes: list[Any],
     constants: Mapping[str, Array],

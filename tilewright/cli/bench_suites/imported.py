@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -118,7 +119,7 @@ def onnx_case(
     def ours(*inputs: Any) -> Any:
         return model()(*inputs)
 
-    def model_bytes(onnx: Any, *inputs: Any) -> bytes:
+    def model_bytes(onnx: ModuleType, *inputs: Any) -> bytes:
         return path().read_bytes()
 
     return Case(
@@ -148,7 +149,7 @@ def _compile_seconds(path: Callable[[], Path], inputs: tuple[Array, ...]) -> flo
 def _run_elsewhere(
     path: Callable[[], Path],
     make_inputs: Callable[[np.random.Generator], tuple[Array, ...]],
-    numpy: Any,
+    numpy: ModuleType,
     *widened: Array,
 ) -> Any:
     """The first output that ONNX Runtime gives."""

@@ -41,7 +41,7 @@ def load_example(name: str) -> ModuleType:
 class OnnxGraph:
     """Nodes in order; each step gives the name of its first result."""
 
-    def __init__(self, onnx: Any) -> None:
+    def __init__(self, onnx: ModuleType) -> None:
         self._onnx = onnx
         self.nodes: list[Any] = []
         self.constants: dict[str, Array] = {}

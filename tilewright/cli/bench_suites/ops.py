@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -120,21 +121,21 @@ def _column_sum(x: Any) -> Any:
     return tw.sum(x, axis=0)
 
 
-def _softmax_by_parts(numpy: Any, x: Any) -> Any:
+def _softmax_by_parts(numpy: ModuleType, x: Any) -> Any:
     weights = numpy.exp(x - x.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
 
 
-def _layer_norm_by_parts(numpy: Any, x: Any, weight: Any, bias: Any) -> Any:
+def _layer_norm_by_parts(numpy: ModuleType, x: Any, weight: Any, bias: Any) -> Any:
     centred = x - x.mean(-1, keepdims=True)
     return centred / numpy.sqrt((centred * centred).mean(-1, keepdims=True) + EPSILON) * weight + bias
 
 
-def _rms_norm_by_parts(numpy: Any, x: Any, weight: Any) -> Any:
+def _rms_norm_by_parts(numpy: ModuleType, x: Any, weight: Any) -> Any:
     return x / numpy.sqrt((x * x).mean(-1, keepdims=True) + EPSILON) * weight
 
 
-def numpy_erf(numpy: Any, x: Array) -> Array:
+def numpy_erf(numpy: ModuleType, x: Array) -> Array:
     """The error function of f32, to 2e-7 absolute."""
     t = 1 / (1 + numpy.float32(_ERF_SCALE) * numpy.abs(x))
     total = numpy.float32(_ERF[0])
@@ -143,19 +144,19 @@ def numpy_erf(numpy: Any, x: Array) -> Array:
     return numpy.sign(x) * (1 - total * t * numpy.exp(-x * x))
 
 
-def numpy_gelu(numpy: Any, x: Array) -> Array:
+def numpy_gelu(numpy: ModuleType, x: Array) -> Array:
     """GELU of f32 by the error function."""
     return x * numpy.float32(0.5) * (1 + numpy_erf(numpy, x * numpy.float32(_SQRT_HALF)))
 
 
-def _exact_gelu(numpy: Any, x: Array) -> Array:
+def _exact_gelu(numpy: ModuleType, x: Array) -> Array:
     return x * 0.5 * (1 + exact_erf(x * _SQRT_HALF))
 
 
 def _graph(*steps: tuple[str, list[str], str, dict[str, Any]], **constants: Any) -> Callable[..., bytes]:
     """A model of nodes `(operator, inputs, outputs with spaces between, attributes)` and constants by name."""
 
-    def build(onnx: Any, *inputs: Array) -> bytes:
+    def build(onnx: ModuleType, *inputs: Array) -> bytes:
         nodes = [onnx.helper.make_node(kind, read, written.split(), **more) for kind, read, written, more in steps]
         return onnx_model(onnx, inputs, nodes, {name: np.asarray(value) for name, value in constants.items()})
 
@@ -299,7 +300,7 @@ def _top_k(size: int, count: int) -> Case:
     def top_k(x: Any) -> Any:
         return tw.top_k(x, count)
 
-    def by_numpy(numpy: Any, x: Array) -> tuple[Array, Array]:
+    def by_numpy(numpy: ModuleType, x: Array) -> tuple[Array, Array]:
         found = numpy.argpartition(x, -count)[-count:]
         found = found[numpy.argsort(x[found])[::-1]]
         return x[found], found

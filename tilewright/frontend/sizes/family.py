@@ -50,7 +50,7 @@ class Trace:
             self.numbers[value] = len(self.values)
             self.values.append(value)
 
-    def constant(self, number: int) -> np.ndarray[Any, Any]:
+    def constant(self, number: int) -> np.ndarray:
         """The contents of the constant that is node `number`."""
         node = self.nodes[number]
         (result,) = node.results

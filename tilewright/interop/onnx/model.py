@@ -208,7 +208,7 @@ class OnnxModel:
         return found, list(dynamic.values())
 
     @staticmethod
-    def _contents(name: str, value: Any) -> np.ndarray[Any, Any]:
+    def _contents(name: str, value: Any) -> np.ndarray:
         if isinstance(value, ArrayType | list | tuple) or value is None:
             message = f"a shape depends on the contents of the input {name!r}, which is not an array here"
             raise located(DataDependentShapeError(message, help="give a NumPy array"))
@@ -216,9 +216,7 @@ class OnnxModel:
 
     # ---- tracing ----------------------------------------------------------------------------------------------------
 
-    def _function(
-        self, names: tuple[str, ...], static: Mapping[str, np.ndarray[Any, Any]], *, leaves: bool
-    ) -> JitFunction:
+    def _function(self, names: tuple[str, ...], static: Mapping[str, np.ndarray], *, leaves: bool) -> JitFunction:
         def traced(*arrays: Any) -> Any:
             values = {name: strong(array) for name, array in zip(names, arrays, strict=True)}
             roots: dict[Value, str] = {}
@@ -264,7 +262,7 @@ def _spec(info: Proto) -> TensorSpec:
     return TensorSpec(name, dtype, tuple(_size(dim) for dim in tensor.shape.dim))
 
 
-def _element_type(code: int, what: str) -> dtypes.DType | np.dtype[Any] | None:
+def _element_type(code: int, what: str) -> dtypes.DType | np.dtype | None:
     if code in (0, STRING):
         return STRINGS if code == STRING else None
     storage = storage_of(code, what)

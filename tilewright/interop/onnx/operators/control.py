@@ -22,7 +22,7 @@ _MAX_UNROLLED = 64
 _GATHERED = "a `Loop` that gathers results until a condition, whose number depends on data"
 
 
-def _known(node: Node, value: Any, what: str) -> np.ndarray[Any, Any] | None:
+def _known(node: Node, value: Any, what: str) -> np.ndarray | None:
     """The elements of a value if they depend on constants alone."""
     try:
         return node.known(value, what)

@@ -371,7 +371,7 @@ def convert(node: Node, x: Array | Coded, to: ElementType) -> Array | Coded:
     return tw.astype(tw.clip(wide(x) if x.dtype.is_float else tw.astype(x, tw.f32), -limit, limit), to)
 
 
-def _narrowed(node: Node, x: Array, storage: np.dtype[Any], saturate: bool) -> Coded:
+def _narrowed(node: Node, x: Array, storage: np.dtype, saturate: bool) -> Coded:
     rounding = node.get("round_mode", "up")
     if rounding not in ("up", "down"):
         raise node.unsupported(f"`{node.op}` with rounding {rounding!r}")
