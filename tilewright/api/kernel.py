@@ -40,7 +40,7 @@ class Kernel:
     """A tile kernel. Called with arrays it writes its Out and InOut parameters in place; called without its Out
     parameters, or inside a traced program, it returns them."""
 
-    def __init__(self, function: FunctionType, target: str | None, local_names: Mapping[str, Any]) -> None:
+    def __init__(self, function: FunctionType, target: str | None, local_names: Mapping[str, object]) -> None:
         functools.update_wrapper(self, function)
         self._function = function
         self._target = checked_target(target)
@@ -56,7 +56,7 @@ class Kernel:
     def name(self) -> str:
         return self._function.__name__
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: object) -> Any:
         """Run the kernel: arrays by position (Out parameters may be left out, all of them), compile-time values by
         keyword.
 
@@ -71,7 +71,7 @@ class Kernel:
         except TilewrightError as error:
             raise located(error) from None
 
-    def lower(self, *args: Any, **kwargs: Any) -> LoweredKernel:
+    def lower(self, *args: object, **kwargs: object) -> LoweredKernel:
         """Specialise the kernel for arguments, which may be `ShapeDtype`s.
 
         Raises:
@@ -87,7 +87,7 @@ class Kernel:
     # ---- arguments ----------------------------------------------------------------------------------------------
 
     def _split(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> tuple[list[tuple[ArrayParameter, Any]], dict[str, Any]]:
         """Arrays with their parameters, in order, and the values of the compile-time parameters."""
         signature = self.kernel_signature
@@ -116,15 +116,15 @@ class Kernel:
             types[p.name] if p.name in types else signature.output_type(p, sizes, inputs) for p in signature.arrays
         )
 
-    def _specialised(self, types: Mapping[str, ArrayType], static: dict[str, Any]) -> Specialisation:
+    def _specialised(self, types: Mapping[str, ArrayType], static: Mapping[str, object]) -> Specialisation:
         return Specialisation(self._function, self.kernel_signature, self._complete(types), static)
 
-    def _lowered(self, types: Mapping[str, ArrayType], static: dict[str, Any]) -> LoweredKernel:
+    def _lowered(self, types: Mapping[str, ArrayType], static: Mapping[str, object]) -> LoweredKernel:
         return LoweredKernel.of(self._specialised(types, static), self._target or current().target)
 
     # ---- running ------------------------------------------------------------------------------------------------
 
-    def _run(self, arrays: Sequence[tuple[ArrayParameter, Any]], static: dict[str, Any]) -> Any:
+    def _run(self, arrays: Sequence[tuple[ArrayParameter, object]], static: dict[str, Any]) -> Any:
         tensors: dict[str, KernelArray] = {}
         restore: Restore | None = None
         for parameter, value in arrays:
@@ -160,7 +160,7 @@ class Kernel:
                     self._compiled[key] = found
         return found
 
-    def _traced(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _traced(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
         """A call inside a traced program: a node whose results are the Out and InOut arrays."""
         signature = self.kernel_signature
         arrays, static = self._split(args, kwargs)
@@ -223,7 +223,7 @@ class CompiledKernel(CompiledProgram):
 
     lowered: LoweredKernel
 
-    def inputs_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    def inputs_of(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[Any]:
         if kwargs:
             message = f"`{self.lowered.specialisation.signature.name}` takes arrays by position"
             raise ArgumentError(message, help="pass all arrays in the order of the parameters")
@@ -241,7 +241,7 @@ class CompiledKernel(CompiledProgram):
         """
         self.run(self._checked(args))
 
-    def _checked(self, args: tuple[Any, ...]) -> dict[str, KernelArray]:
+    def _checked(self, args: tuple[object, ...]) -> dict[str, KernelArray]:
         """All arrays of the kernel by name.
 
         Raises:
@@ -293,7 +293,7 @@ class CompiledKernel(CompiledProgram):
 # ---- arguments ------------------------------------------------------------------------------------------------------
 
 
-def _lifted(parameter: ArrayParameter, value: Any) -> Array:
+def _lifted(parameter: ArrayParameter, value: object) -> Array:
     dtype = parameter.annotation.dtype
     return cast(lift(value), dtype) if dtype is not None and is_scalar(value) else lift(value)
 
@@ -321,7 +321,7 @@ def _copy(array: KernelArray) -> Any:
     return array.value if isinstance(array, _OnDevice) else array.copy()
 
 
-def _type_of(name: str, value: Any) -> ArrayType:
+def _type_of(name: str, value: object) -> ArrayType:
     if isinstance(value, ArrayType):
         return ArrayType(value.shape, value.dtype)
     try:
@@ -338,7 +338,7 @@ def _number(value: float) -> Tensor:
     return np.asarray(value, np.float32 if isinstance(value, float) else None)
 
 
-def _tensor(parameter: ArrayParameter, value: Any) -> tuple[KernelArray, Restore | None]:
+def _tensor(parameter: ArrayParameter, value: object) -> tuple[KernelArray, Restore | None]:
     """The NumPy array of an argument, or the array of a library on a device, checked for how the kernel uses it.
 
     Raises:
@@ -390,7 +390,7 @@ def _check_type(name: str, array: KernelArray, wanted: ArrayType) -> None:
         raise DTypeError(message, help="call the kernel itself, which specialises again")
 
 
-def _check_overlap(parameters: Sequence[ArrayParameter], arrays: Mapping[str, Any]) -> None:
+def _check_overlap(parameters: Sequence[ArrayParameter], arrays: Mapping[str, object]) -> None:
     """Refuse arrays of the host that overlap; those on a device are compared where the program runs."""
     for a, b in itertools.combinations(parameters, 2):
         if a.effect == IN and b.effect == IN:
@@ -407,14 +407,14 @@ def _check_overlap(parameters: Sequence[ArrayParameter], arrays: Mapping[str, An
 
 
 @overload
-def kernel(fn: Callable[..., Any], /, *, target: str | None = None) -> Kernel: ...
+def kernel(fn: Callable[..., object], /, *, target: str | None = None) -> Kernel: ...
 
 
 @overload
 def kernel(fn: None = None, /, *, target: str | None = None) -> Callable[[Callable[..., Any]], Kernel]: ...
 
 
-def kernel(fn: Callable[..., Any] | None = None, /, *, target: str | None = None) -> Any:
+def kernel(fn: Callable[..., object] | None = None, /, *, target: str | None = None) -> Any:
     """Compile a function over tiles: `@tw.kernel` or `@tw.kernel(target="interp")`.
 
         @tw.kernel
@@ -431,13 +431,13 @@ def kernel(fn: Callable[..., Any] | None = None, /, *, target: str | None = None
     """
     names = sys._getframe(1).f_locals  # pyright: ignore[reportPrivateUsage]  documented, despite its name
 
-    def decorate(function: Callable[..., Any]) -> Kernel:
+    def decorate(function: Callable[..., object]) -> Kernel:
         return _decorated(function, target, names)
 
     return decorate if fn is None else decorate(fn)
 
 
-def _decorated(function: Callable[..., Any], target: str | None, local_names: Mapping[str, Any]) -> Kernel:
+def _decorated(function: Callable[..., object], target: str | None, local_names: Mapping[str, object]) -> Kernel:
     if not isinstance(function, FunctionType):
         message = f"`tw.kernel` takes a Python function, got a {type(function).__name__}"
         raise located(KernelSignatureError(message, help="decorate a function written with `def`"))

@@ -108,7 +108,7 @@ class CompiledProgram(ABC):
         return self.lowered.graph
 
     @abstractmethod
-    def inputs_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    def inputs_of(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[Any]:
         """The inputs of the program for the arguments of a call; copies of those that it overwrites.
 
         Raises:

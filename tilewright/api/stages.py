@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -115,7 +115,7 @@ class Call:
         return results if self.restore is None else [self.restore(result) for result in results]
 
 
-def check_place(array: Any, target: str) -> None:
+def check_place(array: object, target: str) -> None:
     """Refuse an array on a device where the target takes none.
 
     Raises:
@@ -127,14 +127,17 @@ def check_place(array: Any, target: str) -> None:
         raise located(UnsupportedOnTargetError(message, help=help))
 
 
-def _device_text(array: Any) -> str:
+def _device_text(array: object) -> str:
     from tilewright.runtime.cuda.array import device_of
 
     return f"cuda:{device_of(array)}"
 
 
 def read_call(
-    args: tuple[Any, ...], kwargs: dict[str, Any], static: tuple[tuple[str, StaticValue], ...], names: Sequence[str]
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+    static: tuple[tuple[str, StaticValue], ...],
+    names: Sequence[str],
 ) -> Call:
     """Flatten the dynamic arguments of a call; `names` are the function's parameters.
 
@@ -204,7 +207,7 @@ def _read_leaf(value: object) -> tuple[Leaf, Any, Restore | None]:
     return (array.shape, array.dtype), array, restore
 
 
-def _is_readonly(array: Any) -> bool:
+def _is_readonly(array: object) -> bool:
     if isinstance(array, np.ndarray):
         return not array.flags.writeable
     from tilewright.runtime.dlpack import is_readonly
@@ -216,7 +219,7 @@ def _unchanged(array: Tensor) -> Tensor:
     return array
 
 
-def _number(value: Any, dtype: np.dtype) -> Tensor:
+def _number(value: object, dtype: np.dtype) -> Tensor:
     try:
         return np.asarray(value, dtype)
     except OverflowError:
@@ -277,7 +280,7 @@ class Compiled(CompiledProgram):
 
     lowered: Lowered
 
-    def inputs_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    def inputs_of(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[Any]:
         arrays = list(self._checked(args, kwargs).arrays)
         for n, _ in self.lowered.donated:
             if isinstance(arrays[n], np.ndarray):
@@ -285,7 +288,7 @@ class Compiled(CompiledProgram):
         return arrays
 
     @locating
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: object) -> Any:
         """Run on arguments with the structure, shapes and types that the program was traced for.
 
         Raises:
@@ -293,7 +296,7 @@ class Compiled(CompiledProgram):
         """
         return self.run(self._checked(args, kwargs))
 
-    def _checked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    def _checked(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Call:
         call = self.lowered.read(args, kwargs)
         if call.signature != self.lowered.signature:
             self._refuse(call.signature)

@@ -68,7 +68,7 @@ def _torch() -> Any:
     return torch
 
 
-def _started(torch: ModuleType, call: Callable[[], Any]) -> Runner:
+def _started(torch: ModuleType, call: Callable[[], object]) -> Runner:
     with failing_is_absence():
         call()
         # What fails on the device is heard of by those who wait for it.

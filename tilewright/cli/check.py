@@ -165,7 +165,7 @@ class _Filler:
 
 
 def compare(
-    number: int, result: Any, reference: Any, tolerances: Mapping[str, float] = MappingProxyType(_TOLERANCES)
+    number: int, result: object, reference: object, tolerances: Mapping[str, float] = MappingProxyType(_TOLERANCES)
 ) -> Comparison:
     """One result of a target with the interpreter's."""
     import numpy as np

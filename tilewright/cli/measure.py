@@ -29,7 +29,7 @@ class Timing:
     best_s: float
 
 
-def time_calls(function: Callable[[], Any], seconds: float = 0.05, least: int = 5) -> Timing:
+def time_calls(function: Callable[[], object], seconds: float = 0.05, least: int = 5) -> Timing:
     """Call a function until `seconds` have passed, at least `least` times after two calls to warm up."""
     function()
     function()
@@ -233,7 +233,7 @@ def call_overhead_s() -> dict[str, float]:
         return {name: _per_call_s(call) for name, call in calls.items()}
 
 
-def _per_call_s(call: Callable[[], Any], batch: int = 200) -> float:
+def _per_call_s(call: Callable[[], object], batch: int = 200) -> float:
     """Of blocks of calls, since the clock itself costs as much as one."""
 
     def block() -> None:

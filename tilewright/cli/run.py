@@ -199,7 +199,7 @@ def _run_model(file: Path, inputs: Sequence[Path], repeat: int, compare: str | N
     return Report(document, show, 0 if found is None or found.agrees else 1)
 
 
-def _run_in_parts(file: Path, model: OnnxModel, arrays: list[Any], repeat: int, compare: str | None) -> Report:
+def _run_in_parts(file: Path, model: OnnxModel, arrays: Sequence[object], repeat: int, compare: str | None) -> Report:
     """A model with nodes on the host, which is no one program."""
     from tilewright.options import current
     from tilewright.runtime.cpu.features import default_threads
@@ -228,7 +228,7 @@ def _run_in_parts(file: Path, model: OnnxModel, arrays: list[Any], repeat: int, 
 
 
 def _all_found(
-    model: OnnxModel | StableHloModel, arrays: Sequence[Any], result: Any
+    model: OnnxModel | StableHloModel, arrays: Sequence[object], result: Any
 ) -> tuple[list[ArraySpec], list[ArraySpec], list[Any]]:
     """Specifications of the inputs and outputs of a model in a call, and the results as a list."""
     inputs = [_found(spec, array) for spec, array in zip(model.inputs, arrays, strict=True)]
@@ -264,7 +264,7 @@ def _model_input(spec: TensorSpec, *, given: bool) -> ArraySpec:
     return ArraySpec(spec.name, tuple(sizes), spec.dtype.name)
 
 
-def _timed(function: Callable[..., Any], arrays: Sequence[Any], repeat: int) -> tuple[Any, list[float]]:
+def _timed(function: Callable[..., object], arrays: Sequence[object], repeat: int) -> tuple[Any, list[float]]:
     """The result of a call, and the times of the next ones, shortest first."""
     if repeat < 1:
         raise ArgumentError(f"`--repeat` is {repeat}", help="time at least one call")
@@ -304,7 +304,7 @@ def _describe(
     program: AnyProgram,
     inputs: Sequence[ArraySpec],
     outputs: Sequence[ArraySpec],
-    result: Any,
+    result: object,
     times: list[float],
 ) -> Report:
     from tilewright.options import current
@@ -330,7 +330,7 @@ def _call_document(
     file: Path,
     inputs: Sequence[ArraySpec],
     outputs: Sequence[ArraySpec],
-    results: Sequence[Any],
+    results: Sequence[object],
     times: Sequence[float],
     threads: int,
 ) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class Graph:
         self,
         op: str,
         operands: Sequence[Value],
-        attributes: Mapping[str, Any],
+        attributes: Mapping[str, object],
         types: Sequence[ArrayType],
         graphs: Sequence[Graph] = (),
     ) -> tuple[Value, ...]:

@@ -24,7 +24,7 @@ Convert = Callable[[Any], tuple[Tensor, Restore]]
 _CPU_DEVICE_TYPE = 1  # kDLCPU in dlpack.h
 
 
-def to_numpy(array: Any) -> tuple[Tensor, Restore]:
+def to_numpy(array: object) -> tuple[Tensor, Restore]:
     """A NumPy array on the memory of `array`, and the function that gives a NumPy array the kind of `array`.
 
     Raises:
@@ -54,7 +54,7 @@ def _library(kind: type) -> str:
     return kind.__module__.partition(".")[0]
 
 
-def converter(array: Any) -> Convert | None:
+def converter(array: object) -> Convert | None:
     """The function with which `to_numpy` converts arrays of this type; None if the library of the type is unknown. It
     raises what `to_numpy` does, and errors of the library's own."""
     return _converter(_kind_of(array))
@@ -65,7 +65,7 @@ def _converter(kind: type) -> Convert | None:
     return _LIBRARIES.get(_library(kind))
 
 
-def _converted(array: Any, convert: Convert, help: str) -> tuple[Tensor, Restore]:
+def _converted(array: object, convert: Convert, help: str) -> tuple[Tensor, Restore]:
     try:
         return convert(array)
     except TilewrightError:
@@ -124,7 +124,7 @@ def _to_torch(array: Tensor) -> Any:
 
 
 @functools.cache
-def _extension_of_torch(dtype: Any) -> np.dtype | None:
+def _extension_of_torch(dtype: object) -> np.dtype | None:
     return _extension(str(dtype).removeprefix("torch."))
 
 
@@ -214,7 +214,7 @@ def on_cuda(array: Any) -> tuple[tuple[int, ...], np.dtype, RestoreDevice] | Non
     return shape, dtype, restore if restore is not None else _identity
 
 
-def is_readonly(array: Any) -> bool:
+def is_readonly(array: object) -> bool:
     """Whether an array on a device must not be written."""
     from tilewright.runtime.cuda.array import DeviceArray
 

@@ -76,7 +76,7 @@ class Program(ProgramFile):
         # What plain calls with the same options use: nothing to look up, to limit or to report.
         self._settled: Settled = UNSETTLED
 
-    def __call__(self, *arrays: Any, out: Any = None, threads: int | None = None) -> Any:
+    def __call__(self, *arrays: Any, out: object = None, threads: int | None = None) -> Any:
         """Run on the inputs in the manifest's order; return the output, or a tuple unless there is exactly one.
 
         `out` is an array to write to, or a sequence of them for several outputs; it is returned. `threads` is 1 to 256,
@@ -104,7 +104,7 @@ class Program(ProgramFile):
             error.location = error.location or user_location()
             raise
 
-    def _call(self, options: Options, arrays: tuple[Any, ...], out: Any, threads: int | None) -> Any:
+    def _call(self, options: Options, arrays: tuple[object, ...], out: object, threads: int | None) -> Any:
         """A call that is not settled."""
         count = options.threads or cpu_features.default_threads() if threads is None else threads
         binding = self._bindings.get(count) or self._bind(count)
@@ -188,7 +188,7 @@ class Program(ProgramFile):
         if self._memory_bytes(threads) > limit_bytes:
             raise memory_error(self.manifest, threads, f"`memory_limit_bytes` is {limit_bytes}")
 
-    def _call_slowly(self, binding: Binding, arrays: tuple[Any, ...], out: Any) -> Any:
+    def _call_slowly(self, binding: Binding, arrays: tuple[object, ...], out: Any) -> Any:
         manifest = self.manifest
         check_count(manifest, arrays)
         given = self._given_outputs(out)
@@ -208,7 +208,7 @@ class Program(ProgramFile):
         results = given or tuple(outputs)
         return results[0] if len(results) == 1 else results
 
-    def _given_outputs(self, out: Any) -> tuple[Array, ...]:
+    def _given_outputs(self, out: object) -> tuple[Array, ...]:
         """The arrays of `out`, checked; empty for None."""
         if out is None:
             return ()
@@ -217,7 +217,7 @@ class Program(ProgramFile):
             check_host_output(self.manifest, spec, array)
         return tuple(given)
 
-    def _input(self, spec: ArraySpec, value: Any) -> Array:
+    def _input(self, spec: ArraySpec, value: object) -> Array:
         array = np.asarray(value)
         check_array(self.manifest, spec, array)
         return array if _is_direct(array) else np.array(array, order="C")

@@ -85,12 +85,12 @@ def _case(form: _Form) -> Case:
 
 
 @tw.jit
-def _full(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
+def _full(q: object, k: object, v: object, mask: object = None) -> Any:
     return tw.nn.attention(q, k, v, mask)
 
 
 @tw.jit
-def _causal(q: Any, k: Any, v: Any) -> Any:
+def _causal(q: object, k: object, v: object) -> Any:
     return tw.nn.attention(q, k, v, causal=True)
 
 
@@ -107,20 +107,20 @@ def _by_parts(numpy: ModuleType, q: Any, k: Any, v: Any, mask: Any = None, *, ca
     return (weights / weights.sum(-1, keepdims=True) @ v[:, :, None]).reshape(q.shape)
 
 
-def _torch(torch: ModuleType, q: Any, k: Any, v: Any, mask: Any = None, *, causal: bool) -> Any:
+def _torch(torch: ModuleType, q: Any, k: Any, v: object, mask: object = None, *, causal: bool) -> Any:
     grouped = q.shape[1] != k.shape[1]
     return torch.nn.functional.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=grouped
     )
 
 
-def _jax(jax: ModuleType, q: Any, k: Any, v: Any, mask: Any = None, *, causal: bool) -> Any:
+def _jax(jax: ModuleType, q: Any, k: Any, v: Any, mask: object = None, *, causal: bool) -> Any:
     # JAX wants (batch, length, heads, size).
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
     return jax.nn.dot_product_attention(q, k, v, mask=mask, is_causal=causal).swapaxes(1, 2)
 
 
-def _jax_by_parts(jax: ModuleType, *inputs: Any, causal: bool) -> Any:
+def _jax_by_parts(jax: ModuleType, *inputs: object, causal: bool) -> Any:
     return _by_parts(jax.numpy, *inputs, causal=causal)
 
 

@@ -191,12 +191,12 @@ def _product_and_gelu(a: Any, b: Any, bias: Any) -> Any:
     return tw.nn.gelu(a @ b + bias)
 
 
-def _layer_norm(x: Any) -> Any:
+def _layer_norm(x: object) -> Any:
     centred = x - tw.mean(x, axis=-1, keepdims=True)
     return centred / tw.sqrt(tw.mean(centred * centred, axis=-1, keepdims=True) + 1e-5)
 
 
-def _compile(function: Callable[..., Any], types: tuple[tw.ShapeDtype, ...], chip: str) -> CudaProgram:
+def _compile(function: Callable[..., object], types: tuple[tw.ShapeDtype, ...], chip: str) -> CudaProgram:
     """To machine code: cubins are made when they are first asked for."""
     from tilewright.driver.compile import build_executable
 

@@ -198,7 +198,7 @@ def _onnx_wide(onnx: ModuleType, *inputs: Array) -> bytes:
 
 
 @tw.jit
-def _integer_product(a: Any, b: Any) -> Any:
+def _integer_product(a: object, b: object) -> Any:
     return tw.matmul(a, b, dtype=tw.i32)
 
 
@@ -212,7 +212,7 @@ def _integers(sizes: Sizes) -> Case:
         # Exact; NumPy's own product of integers is an element loop.
         return a.astype(numpy.float64) @ b.astype(numpy.float64)
 
-    def jax_product(jax: ModuleType, a: Any, b: Any) -> Any:
+    def jax_product(jax: ModuleType, a: object, b: object) -> Any:
         return jax.lax.dot_general(a, b, (((1,), (0,)), ((), ())), preferred_element_type="int32")
 
     def onnx_product(onnx: ModuleType, *inputs: Array) -> bytes:

@@ -119,7 +119,7 @@ def onnx_case(
     def ours(*inputs: Any) -> Any:
         return model()(*inputs)
 
-    def model_bytes(onnx: ModuleType, *inputs: Any) -> bytes:
+    def model_bytes(onnx: ModuleType, *inputs: object) -> bytes:
         return path().read_bytes()
 
     return Case(
@@ -168,7 +168,7 @@ def _run_elsewhere(
 # ---- the sentence encoder, exported from torch -----------------------------------------------------------------------
 
 
-def exported_encoder(encode: Callable[..., Any], inputs: tuple[Array, ...]) -> Path:
+def exported_encoder(encode: Callable[..., object], inputs: tuple[Array, ...]) -> Path:
     """The file that torch exports of a function of its module, token ids and a mask, with all weights inside. It is
     kept in the user's cache.
 
@@ -186,7 +186,7 @@ def exported_encoder(encode: Callable[..., Any], inputs: tuple[Array, ...]) -> P
     torch: Any = importlib.import_module("torch")
 
     class Encoder(torch.nn.Module):
-        def forward(self, ids: Any, mask: Any) -> Any:
+        def forward(self, ids: object, mask: object) -> Any:
             return encode(torch, ids, mask)
 
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -46,7 +46,7 @@ class OnnxGraph:
         self.nodes: list[Any] = []
         self.constants: dict[str, Array] = {}
 
-    def constant(self, name: str, value: Any) -> str:
+    def constant(self, name: str, value: object) -> str:
         self.constants[name] = np.asarray(value)
         return name
 

@@ -145,7 +145,7 @@ def _numpy_encoder(weights: Weights) -> Callable[..., Any]:
 
 
 def _jax_encoder(weights: Weights) -> Callable[..., Any]:
-    def encode(jax: ModuleType, ids: Any, mask: Any) -> Any:
+    def encode(jax: ModuleType, ids: object, mask: object) -> Any:
         constants = {name: jax.numpy.asarray(value) for name, value in weights.items()}
         return _encode(jax.numpy, constants, ids, mask, lambda x: jax.nn.gelu(x, approximate=False))
 
@@ -160,7 +160,7 @@ def _torch_encoder(weights: Weights) -> Callable[..., Any]:
     def encode(torch: ModuleType, ids: Any, mask: Any) -> Any:
         w, functional = tensors(torch), torch.nn.functional
 
-        def linear(x: Any, name: str) -> Any:
+        def linear(x: object, name: str) -> Any:
             return functional.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
 
         def norm(x: Any, name: str) -> Any:

@@ -118,7 +118,7 @@ class _Product:
 def _floats(dtype: str, sizes: Sizes, *, left: bool = False, right: bool = False, batch: int = 0) -> DeviceCase:
     product = _Product(sizes, dtype, dtype, left, right, batch)
 
-    def multiplied(a: Any, b: Any) -> Any:
+    def multiplied(a: object, b: object) -> Any:
         x, y = product.operands(a, b)
         return x @ y
 
@@ -155,7 +155,7 @@ def _product_to_bf16(a: Any, b: Any) -> Any:
 
 
 @cache
-def _one_on(torch: ModuleType, device: Any) -> Any:
+def _one_on(torch: ModuleType, device: object) -> Any:
     """A scale of 1, made once: making it is a launch."""
     return torch.ones((), device=device)
 
@@ -201,10 +201,10 @@ def _bias_gelu(sizes: Sizes) -> DeviceCase:
     """By a hyperbolic tangent, which cuBLASLt has, too."""
     product = _Product(sizes, "bf16", "bf16")
 
-    def fused(torch: ModuleType, a: Any, b: Any, bias: Any) -> Any:
+    def fused(torch: ModuleType, a: object, b: object, bias: object) -> Any:
         return torch._addmm_activation(bias, a, b, use_gelu=True)
 
-    def by_parts(torch: ModuleType, a: Any, b: Any, bias: Any) -> Any:
+    def by_parts(torch: ModuleType, a: object, b: object, bias: object) -> Any:
         return torch.nn.functional.gelu(torch.addmm(bias, a, b), approximate="tanh")
 
     def reference(numpy: ModuleType, a: Array, b: Array, bias: Array) -> Array:
@@ -291,7 +291,7 @@ def _attentions(quick: bool) -> tuple[DeviceCase, ...]:
 
 
 def _attention(form: _Attention) -> DeviceCase:
-    def sdpa(torch: ModuleType, q: Any, k: Any, v: Any, backend: str) -> Any:
+    def sdpa(torch: ModuleType, q: object, k: object, v: object, backend: str) -> Any:
         chosen = getattr(torch.nn.attention.SDPBackend, backend)
         with torch.nn.attention.sdpa_kernel(chosen):
             return torch.nn.functional.scaled_dot_product_attention(

@@ -73,10 +73,10 @@ def _gathering(case: Case, count: int) -> DeviceCase:
     return _with_cut(case, cut, reference)
 
 
-def _with_cut(case: Case, cut: Callable[[Array], Array], reference: Callable[..., Any]) -> DeviceCase:
+def _with_cut(case: Case, cut: Callable[[Array], Array], reference: Callable[..., object]) -> DeviceCase:
     kernel = next(kernel for name, kernel in _TRITON.items() if case.name.startswith(name))
 
-    def triton(kernels: Any, *arrays: Any) -> Any:
+    def triton(kernels: object, *arrays: object) -> Any:
         return getattr(kernels, kernel)(*arrays)
 
     return DeviceCase(

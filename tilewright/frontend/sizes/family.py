@@ -123,13 +123,13 @@ def fixed_attributes(node: Node) -> Mapping[str, Any]:
     return {key: _form(value) for key, value in node.attributes.items()}
 
 
-def _form(value: Any) -> Any:
+def _form(value: object) -> Any:
     if isinstance(value, tuple):
         return ("tuple", len(cast("tuple[Any, ...]", value)))
     return "integer" if is_integer(value) else value
 
 
-def is_integer(value: Any) -> bool:
+def is_integer(value: object) -> bool:
     """Whether an attribute is one integer; bools are choices, not sizes."""
     return isinstance(value, int) and not isinstance(value, bool)
 

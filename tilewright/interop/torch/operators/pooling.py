@@ -119,7 +119,7 @@ def _of_ranks(name: str, *ranks: int) -> Callable[[Callable[..., Any]], Callable
     """Register a rule with the parameter `rank` for an operator that has a name for each number of pooled axes: sizes
     that are the same for all axes do not indicate it."""
 
-    def register(rule: Callable[..., Any]) -> Callable[..., Any]:
+    def register(rule: Callable[..., object]) -> Callable[..., Any]:
         for rank in ranks:
             operator(name.format(rank))(functools.partial(rule, rank=rank))
         return rule
