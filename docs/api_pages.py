@@ -58,7 +58,7 @@ PAGES = (
         ("__version__",),
     ),
     Page("kernels", "Tile kernels", ("api.tile_functions",), ("In", "Out", "InOut", "layout")),
-    Page("importers", "Models of other frameworks", ("api.importers",)),
+    Page("importers", "Models of other frameworks", ("interop.importers",)),
     Page("arrays", "Arrays", ("api.array", "api.complex_array")),
     Page(
         "types",

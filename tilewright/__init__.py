@@ -17,6 +17,7 @@ from tilewright.options import options as options  # the name is also that of it
 
 if TYPE_CHECKING:
     from tilewright.api import *  # noqa: F403  the names for editors and type checkers
+    from tilewright.interop.importers import *  # noqa: F403
 
 __version__ = "0.1.0"
 
@@ -26,6 +27,8 @@ importlib.import_module("tilewright.runtime.sources")
 importlib.import_module("tilewright.locks")
 
 
+# The modules that define the public names.
+_HOMES = ("tilewright.api", "tilewright.interop.importers")
 _SUBMODULES = frozenset(module.name for module in pkgutil.iter_modules(globals()["__path__"]))
 
 
@@ -34,15 +37,18 @@ def __getattr__(name: str) -> Any:
     # `from tilewright import ops` asks here too: a module is not worth importing the whole interface for.
     if name in _SUBMODULES:
         return importlib.import_module(f"tilewright.{name}")
-    api = importlib.import_module("tilewright.api")
     if name == "__all__":  # `from tilewright import *`
-        return [*api.__all__, "options"]
-    if name not in api.__all__:
-        raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
-    value = getattr(api, name)
-    globals()[name] = value
-    return value
+        return _public_names()
+    for home in map(importlib.import_module, _HOMES):
+        if name in home.__all__:
+            value = globals()[name] = getattr(home, name)
+            return value
+    raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*importlib.import_module("tilewright.api").__all__, "options", "__version__"})
+    return sorted({*_public_names(), "__version__"})
+
+
+def _public_names() -> list[str]:
+    return [*(name for home in map(importlib.import_module, _HOMES) for name in home.__all__), "options"]

@@ -72,7 +72,7 @@ class DType:
         return f32 if self.is_narrow_float else self
 
     @cached_property
-    def numpy(self) -> np.dtype[Any]:
+    def numpy(self) -> np.dtype:
         if self.name in _ML_DTYPES_NAMES:
             import ml_dtypes
 

@@ -226,7 +226,7 @@ def _rsqrt(a: Array) -> Array:
     return 1.0 / np.sqrt(a)
 
 
-def _in_double(function: Callable[..., Any]) -> Callable[..., Array]:
+def _in_double(function: Callable[..., object]) -> Callable[..., Array]:
     """A reference that NumPy lacks, evaluated by a float64 ufunc and rounded to the operand type."""
 
     def apply(*operands: Array) -> Array:

@@ -53,7 +53,7 @@ _PART_BYTES = 4 << 20
 _HASH_THREADS = 4
 
 
-def digest_array(array: np.ndarray[Any, Any]) -> str:
+def digest_array(array: np.ndarray) -> str:
     """Content address of an array: type, shape, order of the axes in memory, and bytes, large ones hashed in parts by
     several threads."""
     dense, order = dense_view(array)
@@ -74,7 +74,7 @@ def _digest_part(part: memoryview) -> bytes:
     return hashlib.sha256(part).digest()
 
 
-def dense_view(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], tuple[int, ...]]:
+def dense_view(array: np.ndarray) -> tuple[np.ndarray, tuple[int, ...]]:
     """The array with its axes in the order in which memory holds them, and that order; where elements do not follow
     each other without a gap, a copy that they do in."""
     order = tuple(sorted(range(array.ndim), key=lambda axis: (-array.strides[axis], axis)))

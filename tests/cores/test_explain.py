@@ -51,7 +51,7 @@ def test_changes_of_states_are_counted_by_what_is_used() -> None:
 
 def test_costs_are_plain_values() -> None:
     cost = compiled("softmax").cost()
-    kernel, *_ = json.loads(json.dumps(cost))["kernels"]
+    kernel, *_ = json.loads(json.dumps(cost.document()))["kernels"]
     assert cost["machine"] == "wormhole"
     assert cost["seconds"] == pytest.approx(sum(each["cycles"] for each in cost["kernels"]) / 1e9)
     assert 1 <= kernel["cores"][0] * kernel["cores"][1] <= 64

@@ -38,7 +38,7 @@ def lowered(form: str, left: str, right: str, sizes: tuple[int, int, int], **set
 
 def made(form: str, operands: dict[str, Any], sizes: tuple[int, int, int], chip: str) -> Any:
     with tw.options(cache=False, verify=1):
-        return lowered(form, sizes=sizes, **operands).compile(f"cuda:{chip}").executable
+        return lowered(form, sizes=sizes, **operands).compile(f"cuda:{chip}").executable.built
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_convolutions_with_one_row_or_column_of_results(shapes: tuple[tuple[int,
 @pytest.mark.parametrize(("rows", "columns", "threads", "spills"), [(1, 1024, 128, False), (32, 4096, 1024, True)])
 def test_blocks_have_threads_for_their_tiles(rows: int, columns: int, threads: int, spills: bool) -> None:
     types = tw.ShapeDtype((64, columns), tw.f32)
-    program = fits.tiled_softmax.lower(types, types, rows=rows).compile("cuda:sm_90a").executable
+    program = fits.tiled_softmax.lower(types, types, rows=rows).compile("cuda:sm_90a").executable.built
     (code,) = program.kernels.values()
     assert code.threads == threads
     assert ("spills registers to memory" in decisions(program)) == spills

@@ -48,5 +48,5 @@ CASES = [
 def test_kernels_are_made_of_the_instructions_of_the_page(name: str, chip: str) -> None:
     ((function, types),) = ((f, t) for known, f, t in programs(quick=False) if known == name)
     with tw.options(cache=False):
-        counts = check_clean(tw.jit(function).lower(*types).compile(f"cuda:{chip}").executable)
+        counts = check_clean(tw.jit(function).lower(*types).compile(f"cuda:{chip}").executable.built)
     assert {each for each in counts if each in (*MULTIPLYING, *COPYING)} == table()[name][chip]

@@ -326,11 +326,11 @@ def recorded(program: Any, *inputs: Tensor, seed: int = 0) -> tuple[Tensor, dict
     how many others each is in."""
     unit = program.executable.unit
     (kernel,) = unit.kernels()
-    (code,) = program.executable.kernels.values()
+    (code,) = program.executable.built.kernels.values()
     types = [ref_type(ref) for ref in kernel.refs[len(inputs) :]]
     result, records = (poison(type.shape, type.dtype) for type in types)
     given = [*inputs, result, records]
-    ptx = program.executable.ptx[code.name]
+    ptx = program.executable.built.ptx[code.name]
     arguments = [*given, *tensor_maps(code.tensor_maps, given)]
     run(ptx, code.name, code.blocks, code.threads, arguments, code.shared_bytes, random.Random(seed))
     found: dict[str, Counter[tuple[str, int]]] = defaultdict(Counter)

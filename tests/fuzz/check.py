@@ -18,7 +18,7 @@ from tilewright.cost.vectors.register_blocks import register_blocks
 from tilewright.frontend.build import build_module
 from tilewright.frontend.trace import Graph
 from tilewright.pipelines import compile_module
-from tilewright.targets.base import target_named
+from tilewright.targets.base import Executable, target_named
 
 
 @dataclass(frozen=True)
@@ -80,18 +80,18 @@ def donations(case: Case) -> list[tuple[int, int]]:
     return pairs
 
 
-def _run_donating(executable: object, case: Case) -> Sequence[Tensor]:
+def _run_donating(executable: Executable, case: Case) -> Sequence[Tensor]:
     """The outputs of a call that may write to its inputs."""
-    program = executable.program  # type: ignore[attr-defined]  native programs have one
+    program = executable.program
     with guarded_arena(program):
         result = program(*_inputs(case))
     return result if isinstance(result, tuple) else (result,)
 
 
-def _run(executable: object, case: Case) -> Sequence[Tensor]:
+def _run(executable: Executable, case: Case) -> Sequence[Tensor]:
     """The outputs of a call that writes to arrays it is given."""
     arrays = [guarded_empty(e.value.shape, e.value.dtype, _at_end(case)) for e in case.expected]
-    program = executable.program  # type: ignore[attr-defined]  native programs have one
+    program = executable.program
     with guarded_arena(program):
         program(*_inputs(case), out=arrays if len(arrays) != 1 else arrays[0])
     return arrays

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import numpy as np
 
 import tilewright as tw
-from tilewright.api import stages
+from tilewright.api import programs as api_programs
 from tilewright.driver.compile import compile_graph
 from tilewright.frontend.trace import Graph
 
@@ -45,8 +45,6 @@ def programs(group: str) -> tuple[Program, ...]:
 def _lowered(function: Any, types: Sequence[Any]) -> tuple[Graph, Donations]:
     """Trace a function, a jitted function, an imported model or a kernel for the types of arrays."""
     lowered = (function if hasattr(function, "lower") else tw.jit(function)).lower(*types)
-    if hasattr(lowered, "program"):
-        return lowered.program()
     return lowered.graph, lowered.donated
 
 
@@ -75,7 +73,7 @@ def _compiled_by_call(function: Callable[..., Any], inputs: Sequence[Any]) -> tu
         found.append((graph, tuple(donate)))
         return compile_graph(graph, target, donate, *others)
 
-    with patch.object(stages, "compile_graph", compile_and_keep):
+    with patch.object(api_programs, "compile_graph", compile_and_keep):
         function(*inputs)
     return max(found, key=lambda program: sum(1 for _ in program[0].walk()))
 

@@ -1,4 +1,4 @@
-"""The namespace of `import tilewright as tw`. A name here is public; everything else may change."""
+"""The namespace of `import tilewright as tw`, to which `interop.importers` adds. Everything else may change."""
 
 from __future__ import annotations
 
@@ -164,7 +164,6 @@ from tilewright.api.functions_statistics import (
     sum,
     var,
 )
-from tilewright.api.importers import from_jax, from_onnx, from_stablehlo, from_torch, torch_op
 from tilewright.api.indexing import dynamic_slice, dynamic_update_slice, take, take_along_axis
 from tilewright.api.jit import jit
 from tilewright.api.kernel import CompiledKernel, Kernel, LoweredKernel, kernel
@@ -323,10 +322,6 @@ __all__ = [
     "floor_divide",
     "fori_loop",
     "from_dlpack",
-    "from_jax",
-    "from_onnx",
-    "from_stablehlo",
-    "from_torch",
     "full",
     "full_like",
     "greater",
@@ -436,7 +431,6 @@ __all__ = [
     "tensordot",
     "tile",
     "top_k",
-    "torch_op",
     "transpose",
     "tril",
     "triu",

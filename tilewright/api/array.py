@@ -147,7 +147,7 @@ class Array:
     def tolist(self) -> NoReturn:
         _refuse("the contents of", "return the array from the function and read it outside")
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> NoReturn:
         _refuse("the contents of", "use the function of the same name in `tw` instead of the one in NumPy")
 
     def __len__(self) -> int:
@@ -166,7 +166,7 @@ class Array:
 
     # ---- indexing ----
 
-    def __getitem__(self, key: Any) -> Array:
+    def __getitem__(self, key: object) -> Array:
         return _api().indexing.get(self, key)
 
     @property
@@ -176,106 +176,106 @@ class Array:
 
     # ---- operators ----
 
-    def __add__(self, other: Any) -> Array:
+    def __add__(self, other: object) -> Array:
         return _operator("add", self, other)
 
-    def __radd__(self, other: Any) -> Array:
+    def __radd__(self, other: object) -> Array:
         return _operator("add", other, self)
 
-    def __sub__(self, other: Any) -> Array:
+    def __sub__(self, other: object) -> Array:
         return _operator("subtract", self, other)
 
-    def __rsub__(self, other: Any) -> Array:
+    def __rsub__(self, other: object) -> Array:
         return _operator("subtract", other, self)
 
-    def __mul__(self, other: Any) -> Array:
+    def __mul__(self, other: object) -> Array:
         return _operator("multiply", self, other)
 
-    def __rmul__(self, other: Any) -> Array:
+    def __rmul__(self, other: object) -> Array:
         return _operator("multiply", other, self)
 
-    def __truediv__(self, other: Any) -> Array:
+    def __truediv__(self, other: object) -> Array:
         return _operator("divide", self, other)
 
-    def __rtruediv__(self, other: Any) -> Array:
+    def __rtruediv__(self, other: object) -> Array:
         return _operator("divide", other, self)
 
-    def __floordiv__(self, other: Any) -> Array:
+    def __floordiv__(self, other: object) -> Array:
         return _operator("floor_divide", self, other)
 
-    def __rfloordiv__(self, other: Any) -> Array:
+    def __rfloordiv__(self, other: object) -> Array:
         return _operator("floor_divide", other, self)
 
-    def __mod__(self, other: Any) -> Array:
+    def __mod__(self, other: object) -> Array:
         return _operator("remainder", self, other)
 
-    def __rmod__(self, other: Any) -> Array:
+    def __rmod__(self, other: object) -> Array:
         return _operator("remainder", other, self)
 
-    def __divmod__(self, other: Any) -> tuple[Array, Array]:
+    def __divmod__(self, other: object) -> tuple[Array, Array]:
         return _operator("floor_divide", self, other), _operator("remainder", self, other)
 
-    def __rdivmod__(self, other: Any) -> tuple[Array, Array]:
+    def __rdivmod__(self, other: object) -> tuple[Array, Array]:
         return _operator("floor_divide", other, self), _operator("remainder", other, self)
 
-    def __pow__(self, other: Any) -> Array:
+    def __pow__(self, other: object) -> Array:
         return _operator("pow", self, other)
 
-    def __rpow__(self, other: Any) -> Array:
+    def __rpow__(self, other: object) -> Array:
         return _operator("pow", other, self)
 
-    def __matmul__(self, other: Any) -> Array:
+    def __matmul__(self, other: object) -> Array:
         return _operator("matmul", self, other)
 
-    def __rmatmul__(self, other: Any) -> Array:
+    def __rmatmul__(self, other: object) -> Array:
         return _operator("matmul", other, self)
 
-    def __and__(self, other: Any) -> Array:
+    def __and__(self, other: object) -> Array:
         return _operator("bitwise_and", self, other)
 
-    def __rand__(self, other: Any) -> Array:
+    def __rand__(self, other: object) -> Array:
         return _operator("bitwise_and", other, self)
 
-    def __or__(self, other: Any) -> Array:
+    def __or__(self, other: object) -> Array:
         return _operator("bitwise_or", self, other)
 
-    def __ror__(self, other: Any) -> Array:
+    def __ror__(self, other: object) -> Array:
         return _operator("bitwise_or", other, self)
 
-    def __xor__(self, other: Any) -> Array:
+    def __xor__(self, other: object) -> Array:
         return _operator("bitwise_xor", self, other)
 
-    def __rxor__(self, other: Any) -> Array:
+    def __rxor__(self, other: object) -> Array:
         return _operator("bitwise_xor", other, self)
 
-    def __lshift__(self, other: Any) -> Array:
+    def __lshift__(self, other: object) -> Array:
         return _operator("bitwise_left_shift", self, other)
 
-    def __rlshift__(self, other: Any) -> Array:
+    def __rlshift__(self, other: object) -> Array:
         return _operator("bitwise_left_shift", other, self)
 
-    def __rshift__(self, other: Any) -> Array:
+    def __rshift__(self, other: object) -> Array:
         return _operator("bitwise_right_shift", self, other)
 
-    def __rrshift__(self, other: Any) -> Array:
+    def __rrshift__(self, other: object) -> Array:
         return _operator("bitwise_right_shift", other, self)
 
-    def __eq__(self, other: Any) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]  compares elements
+    def __eq__(self, other: object) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]  compares elements
         return _operator("equal", self, other)
 
-    def __ne__(self, other: Any) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]  compares elements
+    def __ne__(self, other: object) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]  compares elements
         return _operator("not_equal", self, other)
 
-    def __lt__(self, other: Any) -> Array:
+    def __lt__(self, other: object) -> Array:
         return _operator("less", self, other)
 
-    def __le__(self, other: Any) -> Array:
+    def __le__(self, other: object) -> Array:
         return _operator("less_equal", self, other)
 
-    def __gt__(self, other: Any) -> Array:
+    def __gt__(self, other: object) -> Array:
         return _operator("greater", self, other)
 
-    def __ge__(self, other: Any) -> Array:
+    def __ge__(self, other: object) -> Array:
         return _operator("greater_equal", self, other)
 
     def __neg__(self) -> Array:
@@ -290,7 +290,7 @@ class Array:
     def __invert__(self) -> Array:
         return _operator("bitwise_invert", self)
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Array:
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: object, **keywords: object) -> Array:
         """NumPy's functions and the operators of NumPy arrays, where `tw` has the function of that meaning."""
         given = str(ufunc.__name__)
         name = _UFUNCS.get(given, given)
@@ -300,7 +300,7 @@ class Array:
             )
         return getattr(_api(), name)(*inputs)
 
-    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> NoReturn:
+    def __array_function__(self, function: Any, types: object, args: object, kwargs: object) -> NoReturn:
         """NumPy's other functions: their options differ, so they are refused with the name to use."""
         name = str(function.__name__)
         help = f"use `tw.{name}`" if hasattr(_api(), name) else "use the functions in `tw`"
@@ -342,10 +342,10 @@ class Array:
     def swapaxes(self, first: int, second: int) -> Array:
         return _api().moveaxis(self, (first, second), (second, first))
 
-    def sum(self, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Array:
+    def sum(self, axis: Axis = None, *, dtype: object = None, keepdims: bool = False) -> Array:
         return _api().sum(self, axis=axis, dtype=dtype, keepdims=keepdims)
 
-    def prod(self, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Array:
+    def prod(self, axis: Axis = None, *, dtype: object = None, keepdims: bool = False) -> Array:
         return _api().prod(self, axis=axis, dtype=dtype, keepdims=keepdims)
 
     def mean(self, axis: Axis = None, *, keepdims: bool = False) -> Array:
@@ -378,13 +378,13 @@ class Array:
     def cumsum(self, axis: int | None = None) -> Array:
         return _api().cumulative_sum(self, axis=axis)
 
-    def clip(self, min: Any = None, max: Any = None) -> Array:
+    def clip(self, min: object = None, max: object = None) -> Array:
         return _api().clip(self, min, max)
 
     def round(self) -> Array:
         return _operator("round", self)
 
-    def take(self, indices: Any, axis: int | None = None) -> Array:
+    def take(self, indices: object, axis: int | None = None) -> Array:
         return _api().take(self, indices, axis=axis)
 
     def repeat(self, repeats: int | Sequence[int], axis: int | None = None) -> Array:
@@ -421,7 +421,7 @@ def _refuse(what: str, help: str) -> NoReturn:
     raise located(DataDependentShapeError(f"{what} a traced array is not known before the program runs", help=help))
 
 
-def _operator(name: str, *operands: Any) -> Array:
+def _operator(name: str, *operands: object) -> Array:
     for operand in operands:
         if not isinstance(operand, Array | bool | int | float | complex) and not hasattr(operand, "__array__"):
             return NotImplemented

@@ -25,7 +25,7 @@ Carry = TypeVar("Carry")
 Region = Callable[[list[Array]], list[Array]]
 
 
-def _flat(tree: Any) -> tuple[list[Array], Structure]:
+def _flat(tree: object) -> tuple[list[Array], Structure]:
     leaves: list[Any] = []
     structure = flatten(tree, leaves)
     arrays: list[Array] = []
@@ -33,7 +33,7 @@ def _flat(tree: Any) -> tuple[list[Array], Structure]:
     return arrays, structure
 
 
-def _flat_as(tree: Any, expected: Structure, what: str) -> list[Array]:
+def _flat_as(tree: object, expected: Structure, what: str) -> list[Array]:
     arrays, structure = _flat(tree)
     if structure != expected:
         message = f"{what} is {structure}, expected {expected}"
@@ -94,7 +94,7 @@ def _adapted(carried: Array, result: Array) -> Array:
 # ---- loops ----------------------------------------------------------------------------------------------------------
 
 
-def while_loop(cond: Callable[[Carry], Any], body: Callable[[Carry], Carry], init: Carry) -> Carry:
+def while_loop(cond: Callable[[Carry], object], body: Callable[[Carry], Carry], init: Carry) -> Carry:
     """Repeat `body` on the carried values while `cond` of them, one bool, is true.
 
     Raises:
@@ -163,7 +163,7 @@ def _bound(bound: ArrayLike) -> Array:
 def scan(
     fn: Callable[[Carry, Any], tuple[Carry, Any]],
     init: Carry,
-    xs: Any = None,
+    xs: object = None,
     length: int | None = None,
     reverse: bool = False,
 ) -> tuple[Carry, Any]:
@@ -242,7 +242,7 @@ def _store_at(buffer: Array, element: Array, place: Array) -> Array:
 # ---- branches -------------------------------------------------------------------------------------------------------
 
 
-def cond(pred: ArrayLike, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *operands: Any) -> Any:
+def cond(pred: ArrayLike, true_fn: Callable[..., object], false_fn: Callable[..., object], *operands: object) -> Any:
     """`true_fn(*operands)` if `pred`, one bool, is true, else `false_fn(*operands)`; only one of them runs.
 
     Raises:
@@ -257,7 +257,7 @@ def cond(pred: ArrayLike, true_fn: Callable[..., Any], false_fn: Callable[..., A
         raise located(ArgumentError(message, help="compare, or choose element by element with `tw.where`"))
     structures: list[Structure] = []
 
-    def run(function: Callable[..., Any]) -> Region:
+    def run(function: Callable[..., object]) -> Region:
         def region(_: list[Array]) -> list[Array]:
             arrays, structure = _flat(function(*operands))
             structures.append(structure)

@@ -58,7 +58,7 @@ def _real(x: ArrayLike, what: str) -> Array:
     return array
 
 
-def _size(n: Any, default: int, what: str) -> int:
+def _size(n: object, default: int, what: str) -> int:
     size = default if n is None else integer(n, f"the length of `{what}`")
     if size < 1:
         message = f"`{what}` of {size} elements"
@@ -66,7 +66,7 @@ def _size(n: Any, default: int, what: str) -> int:
     return size
 
 
-def _scale(norm: Any, count: int, *, inverse: bool) -> float:
+def _scale(norm: object, count: int, *, inverse: bool) -> float:
     """The factor of a transform of so many elements.
 
     Raises:
@@ -100,7 +100,7 @@ def _over(
 # ---- one axis -------------------------------------------------------------------------------------------------------
 
 
-def _along(x: ArrayLike, n: int | None, axis: int, norm: Any, what: str, *, inverse: bool) -> ComplexArray:
+def _along(x: ArrayLike, n: int | None, axis: int, norm: object, what: str, *, inverse: bool) -> ComplexArray:
     array = _prepared(x, what)
     at = axis_of(axis, array.ndim)
     size = _size(n, array.shape[at], what)
@@ -180,7 +180,7 @@ def ihfft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = 
 
 
 def _over_several(
-    x: ArrayLike, s: Sequence[int] | None, axes: Sequence[int] | None, norm: Any, what: str, *, inverse: bool
+    x: ArrayLike, s: Sequence[int] | None, axes: Sequence[int] | None, norm: object, what: str, *, inverse: bool
 ) -> Array:
     array = _prepared(x, what)
     chosen, given = _over(array, s, axes, what)
@@ -247,7 +247,7 @@ def irfftn(
 # ---- frequencies ----------------------------------------------------------------------------------------------------
 
 
-def _frequencies(n: int, d: float, dtype: Any, what: str) -> tuple[int, float, Any]:
+def _frequencies(n: int, d: float, dtype: object, what: str) -> tuple[int, float, Any]:
     count = _size(n, 0, what)
     if isinstance(d, bool) or not isinstance(d, int | float) or not d:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise located(ArgumentError(f"the spacing of `{what}` is {d!r}", help="give a number that is not 0"))
@@ -257,7 +257,7 @@ def _frequencies(n: int, d: float, dtype: Any, what: str) -> tuple[int, float, A
     return count, 1.0 / (count * d), kind
 
 
-def fftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: None = None) -> Array:
+def fftfreq(n: int, /, *, d: float = 1.0, dtype: object = None, device: None = None) -> Array:
     """The frequencies of a transform of `n` samples that are `d` apart: 0, 1, ..., -2, -1 over n d.
 
     Raises:
@@ -268,7 +268,7 @@ def fftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: None = None
     return cast(ramp, kind) * step
 
 
-def rfftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: None = None) -> Array:
+def rfftfreq(n: int, /, *, d: float = 1.0, dtype: object = None, device: None = None) -> Array:
     """The frequencies of `rfft`: 0, 1, ... n // 2 over n d.
 
     Raises:

@@ -38,7 +38,7 @@ def _check_device(device: object) -> None:
         raise located(ArgumentError("a traced array has no device", help='choose one with `tw.jit(target="...")`'))
 
 
-def full(shape: Any, fill_value: ArrayLike, *, dtype: Any = None, device: None = None) -> Array:
+def full(shape: object, fill_value: ArrayLike, *, dtype: object = None, device: None = None) -> Array:
     """An array of one number, which may be traced. The type is that of the number: for Python's f32, i64, bool or
     complex64."""
     _check_device(device)
@@ -50,43 +50,43 @@ def full(shape: Any, fill_value: ArrayLike, *, dtype: Any = None, device: None =
     return broadcast(cast(value, element_or_complex_type(dtype) if dtype else value.dtype), sizes)
 
 
-def zeros(shape: Any, *, dtype: Any = None, device: None = None) -> Array:
+def zeros(shape: object, *, dtype: object = None, device: None = None) -> Array:
     """An array of zeros, of `dtype` (default f32)."""
     return full(shape, 0, dtype=dtype or dtypes.f32, device=device)
 
 
-def ones(shape: Any, *, dtype: Any = None, device: None = None) -> Array:
+def ones(shape: object, *, dtype: object = None, device: None = None) -> Array:
     """An array of ones, of `dtype` (default f32)."""
     return full(shape, 1, dtype=dtype or dtypes.f32, device=device)
 
 
-def empty(shape: Any, *, dtype: Any = None, device: None = None) -> Array:
+def empty(shape: object, *, dtype: object = None, device: None = None) -> Array:
     """An array of zeros: programs are functions, so nothing is left undefined."""
     return zeros(shape, dtype=dtype, device=device)
 
 
-def full_like(x: ArrayLike, /, fill_value: ArrayLike, *, dtype: Any = None, device: None = None) -> Array:
+def full_like(x: ArrayLike, /, fill_value: ArrayLike, *, dtype: object = None, device: None = None) -> Array:
     """An array of one number with the shape and type of `x`."""
     like = lift(x)
     return full(like.shape, fill_value, dtype=dtype or like.dtype, device=device)
 
 
-def zeros_like(x: ArrayLike, /, *, dtype: Any = None, device: None = None) -> Array:
+def zeros_like(x: ArrayLike, /, *, dtype: object = None, device: None = None) -> Array:
     """Zeros with the shape and type of `x`."""
     return full_like(x, 0, dtype=dtype, device=device)
 
 
-def ones_like(x: ArrayLike, /, *, dtype: Any = None, device: None = None) -> Array:
+def ones_like(x: ArrayLike, /, *, dtype: object = None, device: None = None) -> Array:
     """Ones with the shape and type of `x`."""
     return full_like(x, 1, dtype=dtype, device=device)
 
 
-def empty_like(x: ArrayLike, /, *, dtype: Any = None, device: None = None) -> Array:
+def empty_like(x: ArrayLike, /, *, dtype: object = None, device: None = None) -> Array:
     """Zeros with the shape and type of `x`."""
     return zeros_like(x, dtype=dtype, device=device)
 
 
-def asarray(obj: Any, /, *, dtype: Any = None, device: None = None, copy: bool | None = None) -> Array:
+def asarray(obj: object, /, *, dtype: object = None, device: None = None, copy: bool | None = None) -> Array:
     """An array from an array, a number, or nested lists of numbers and arrays.
 
     Python numbers are converted to `dtype` at once; without it floats become f32, integers i64 and complex numbers
@@ -108,14 +108,14 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: None = None, copy: bool |
 array = asarray
 
 
-def _from_number(number: Any, dtype: DType) -> Array:
+def _from_number(number: object, dtype: DType) -> Array:
     """One Python number: exact where the type has it, and cut off where floats become integers."""
     if isinstance(number, float) and dtype.is_integer:
         return cast(lifting.full((), number, dtypes.f64), dtype)
     return lifting.full((), number, dtype)
 
 
-def _from_list(items: Sequence[Any], dtype: DType | None) -> Array:
+def _from_list(items: Sequence[object], dtype: DType | None) -> Array:
     flat: list[Any] = []
     _flatten(items, flat)
     if any(isinstance(item, Array) for item in flat):
@@ -148,7 +148,7 @@ def _from_numbers(numbers: Sequence[Any], shape: tuple[int, ...], dtype: DType) 
         return lifting.constant(ops.cast(stored, dtype))
 
 
-def _flatten(items: Sequence[Any], flat: list[Any], depth: int = 1) -> None:
+def _flatten(items: Sequence[object], flat: list[Any], depth: int = 1) -> None:
     if depth > MAX_RANK:
         message = f"lists are nested more than {MAX_RANK} deep"
         raise located(ShapeError(message, help="an array has no more axes than that"))
@@ -165,14 +165,14 @@ def from_dlpack(x: Any, /, *, device: None = None, copy: bool | None = None) -> 
     return lift(x)
 
 
-def iota(shape: Any, axis: int = 0, *, dtype: Any = dtypes.i64) -> Array:
+def iota(shape: object, axis: int = 0, *, dtype: object = dtypes.i64) -> Array:
     """Indices 0, 1, 2 ... along `axis`, repeated along the others."""
     sizes = shape_of(shape)
     return emit("iota", shape=sizes, axis=lifting.axis_of(axis, len(sizes)), dtype=element_type(dtype).name)
 
 
 def arange(
-    start: float, /, stop: float | None = None, step: float = 1, *, dtype: Any = None, device: None = None
+    start: float, /, stop: float | None = None, step: float = 1, *, dtype: object = None, device: None = None
 ) -> Array:
     """Numbers from `start` (0 when only one is given) below `stop`, `step` apart. All three are Python numbers.
 
@@ -215,7 +215,7 @@ def _plain(number: float) -> float | int:
 
 
 def linspace(
-    start: float, stop: float, /, num: int, *, dtype: Any = None, device: None = None, endpoint: bool = True
+    start: float, stop: float, /, num: int, *, dtype: object = None, device: None = None, endpoint: bool = True
 ) -> Array:
     """`num` numbers evenly from `start` to `stop`, which is left out unless `endpoint`.
 
@@ -237,7 +237,7 @@ def linspace(
     return where(iota((count,)) == count - 1, lifting.full((), float(last), kind), ramp)
 
 
-def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: None = None) -> Array:
+def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: object = None, device: None = None) -> Array:
     """Ones on diagonal `k` (above the main one when positive), zeros elsewhere; f32 by default."""
     _check_device(device)
     shape = shape_of((n_rows, n_rows if n_cols is None else n_cols))
@@ -305,7 +305,7 @@ def _along(vector: Array, axis: int, shape: tuple[int, ...]) -> Array:
     return emit("broadcast", lifting.reshape(vector, (vector.size,)), shape=shape, axes=(axis,))
 
 
-def one_hot(x: ArrayLike, num_classes: int, *, dtype: Any = dtypes.f32, axis: int = -1) -> Array:
+def one_hot(x: ArrayLike, num_classes: int, *, dtype: object = dtypes.f32, axis: int = -1) -> Array:
     """A new axis of size `num_classes` with 1 at the index that `x` holds; all 0 where it is outside.
 
     Raises:

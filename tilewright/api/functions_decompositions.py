@@ -101,7 +101,7 @@ def matrices(name: str, x: ArrayLike, *, square: bool = False) -> Array:
     return array
 
 
-def call(routine: str, *operands: Array, **attributes: Any) -> tuple[Array, ...]:
+def call(routine: str, *operands: Array, **attributes: object) -> tuple[Array, ...]:
     """Results of a library routine."""
     return emit_all("library_call", *operands, routine=routine, **attributes)
 

@@ -64,13 +64,13 @@ def astype(x: ArrayLike, dtype: Any, /, *, copy: bool = True, device: None = Non
     return cast(lift(x), element_or_complex_type(dtype))
 
 
-def bitcast(x: ArrayLike, dtype: Any, /) -> Array:
+def bitcast(x: ArrayLike, dtype: object, /) -> Array:
     """The bits of `x` read as another element type of the same width."""
     lifted, to = lift(x), element_type(dtype)
     return lifted if lifted.dtype == to else emit("bitcast", lifted, dtype=to.name)
 
 
-def result_type(*arrays_and_dtypes: Any) -> DType:
+def result_type(*arrays_and_dtypes: object) -> DType:
     """The type that arrays, element types and Python numbers promote to.
 
     Raises:
@@ -82,7 +82,7 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
     return result_dtype(types)
 
 
-def can_cast(from_: Any, to: Any, /) -> bool:
+def can_cast(from_: object, to: object, /) -> bool:
     """Whether promotion may take `from_` (a type or an array) to `to`."""
     source = from_.dtype if isinstance(from_, Array) else element_or_complex_type(from_)
     destination = element_or_complex_type(to)
@@ -92,7 +92,7 @@ def can_cast(from_: Any, to: Any, /) -> bool:
     return same_kind and dtypes.promote(source, destination) == destination
 
 
-def isdtype(dtype: Any, kind: Any) -> bool:
+def isdtype(dtype: object, kind: object) -> bool:
     """Whether a type is another one, or of a kind such as "integral", or of one of several.
 
     Raises:
@@ -108,7 +108,7 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     return element_or_complex_type(dtype) in _KINDS[kind]
 
 
-def finfo(type: Any, /) -> FloatLimits:
+def finfo(type: object, /) -> FloatLimits:
     """Limits of a float type or of an array's; of a complex type, those of its parts.
 
     Raises:
@@ -139,7 +139,7 @@ _SMALLEST_NORMAL = {
 }
 
 
-def iinfo(type: Any, /) -> IntegerLimits:
+def iinfo(type: object, /) -> IntegerLimits:
     """Limits of an integer type or of an array's.
 
     Raises:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
 
 from tilewright.api.array import Array, located
 from tilewright.api.functions_linalg import Labels, diagonal, join, summed
@@ -55,7 +54,7 @@ def _malformed(subscripts: str, why: str) -> ArgumentError:
     return error
 
 
-def _parse(subscripts: Any, count: int) -> tuple[list[str], str | None]:
+def _parse(subscripts: object, count: int) -> tuple[list[str], str | None]:
     if not isinstance(subscripts, str):
         message = f"the subscripts of `einsum` are of type {type(subscripts).__name__}, not a string"
         raise located(ArgumentError(message, help='write them before the operands, as in "ij,jk->ik"'))

@@ -7,7 +7,6 @@ only one operand has, or that is 1 in the other, becomes a free axis, so nothing
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any
 
 from tilewright import dtypes
 from tilewright.api import lifting
@@ -114,7 +113,7 @@ def _numeric(name: str, x1: ArrayLike, x2: ArrayLike) -> tuple[Array, Array, DTy
 # ---- functions ------------------------------------------------------------------------------------------------------
 
 
-def matmul(x1: ArrayLike, x2: ArrayLike, /, *, dtype: Any = None, precision: str | None = None) -> Array:
+def matmul(x1: ArrayLike, x2: ArrayLike, /, *, dtype: object = None, precision: str | None = None) -> Array:
     """Matmul over the last two axes, with broadcasting of leading ones; a vector has no row or column axis.
 
     Narrow floats accumulate in f32 and round once. `dtype` asks for a wider result, such as f32 of bf16 operands. The

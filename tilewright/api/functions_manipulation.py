@@ -19,7 +19,7 @@ from tilewright.primitives import Shape
 broadcast_shapes = lifting.broadcast_shapes
 
 
-def broadcast_to(x: ArrayLike, /, shape: Any) -> Array:
+def broadcast_to(x: ArrayLike, /, shape: object) -> Array:
     """`x` repeated to `shape`, its axes aligned with the last ones.
 
     Raises:
@@ -285,7 +285,7 @@ _MODES = ("constant", "edge", "reflect", "wrap")
 
 
 def pad(
-    x: ArrayLike, pad_width: int | Sequence[Any], mode: str = "constant", *, constant_values: ArrayLike = 0
+    x: ArrayLike, pad_width: int | Sequence[object], mode: str = "constant", *, constant_values: ArrayLike = 0
 ) -> Array:
     """`x` with elements added around each axis, as in NumPy.
 
@@ -312,7 +312,7 @@ def pad(
     return array
 
 
-def _widths(pad_width: Any, rank: int) -> list[tuple[int, int]]:
+def _widths(pad_width: object, rank: int) -> list[tuple[int, int]]:
     try:
         widths = np.broadcast_to(np.asarray(pad_width), (rank, 2))
     except ValueError:

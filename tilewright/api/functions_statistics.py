@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import math
-from typing import Any
 
 import numpy as np
 
@@ -52,12 +51,12 @@ def _sum_type(dtype: DType) -> DType:
     return dtypes.u64 if dtype.kind == "u" else dtypes.i64
 
 
-def _prepared(x: ArrayLike, dtype: Any) -> Array:
+def _prepared(x: ArrayLike, dtype: object) -> Array:
     array = lift(x)
     return cast(array, element_or_complex_type(dtype) if dtype else _sum_type(array.dtype))
 
 
-def sum(x: ArrayLike, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Array:
+def sum(x: ArrayLike, /, axis: Axis = None, *, dtype: object = None, keepdims: bool = False) -> Array:
     """Sum. 16-bit floats add in f32 and round once; integers and bools give i64 or u64 unless `dtype` is given.
 
     Floats are added in blocks of blocks: rounding errors grow with the logarithm of the number of terms
@@ -66,7 +65,7 @@ def sum(x: ArrayLike, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool
     return _reduce("add", _prepared(x, dtype), axis, keepdims)
 
 
-def prod(x: ArrayLike, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Array:
+def prod(x: ArrayLike, /, axis: Axis = None, *, dtype: object = None, keepdims: bool = False) -> Array:
     """Multiply all elements, with the types of `sum`."""
     return _reduce("multiply", _prepared(x, dtype), axis, keepdims)
 
@@ -191,7 +190,7 @@ def isin(x1: ArrayLike, x2: ArrayLike, /, *, invert: bool = False) -> Array:
 # ---- running totals -------------------------------------------------------------------------------------------------
 
 
-def _running(fn: str, x: ArrayLike, axis: int | None, dtype: Any, initial: int | None) -> Array:
+def _running(fn: str, x: ArrayLike, axis: int | None, dtype: object, initial: int | None) -> Array:
     array = _prepared(x, dtype)
     if axis is None and array.ndim != 1:
         message = f"a running total of an array of shape {array.shape} needs an axis"
@@ -205,7 +204,7 @@ def _running(fn: str, x: ArrayLike, axis: int | None, dtype: Any, initial: int |
 
 
 def cumulative_sum(
-    x: ArrayLike, /, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False
+    x: ArrayLike, /, axis: int | None = None, *, dtype: object = None, include_initial: bool = False
 ) -> Array:
     """Sums of the elements so far along `axis`, with the types of `sum`; preceded by 0 with `include_initial`.
 
@@ -219,7 +218,7 @@ def cumulative_sum(
 
 
 def cumulative_prod(
-    x: ArrayLike, /, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False
+    x: ArrayLike, /, axis: int | None = None, *, dtype: object = None, include_initial: bool = False
 ) -> Array:
     """Products of the elements so far along `axis`, with the types of `sum`; preceded by 1 with `include_initial`.
 

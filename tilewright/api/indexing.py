@@ -71,7 +71,7 @@ _Item = _Window | _Point | _Lookup | _NewAxis | _Gap
 # ---- from a key to items --------------------------------------------------------------------------------------------
 
 
-def _parse(key: Any, shape: Shape) -> list[_Item]:
+def _parse(key: object, shape: Shape) -> list[_Item]:
     given: list[Any] = [*key] if isinstance(key, tuple) else [key]
     parts = [_as_index_array(p) if lifting.is_nested(p) else p for p in given]
     used = sum(_axes_taken(p) for p in parts)
@@ -91,7 +91,7 @@ def _parse(key: Any, shape: Shape) -> list[_Item]:
     return items
 
 
-def _with_mask_axes(x: Array, key: Any) -> tuple[Array, Any]:
+def _with_mask_axes(x: Array, key: object) -> tuple[Array, Any]:
     """The array with an axis of size 1 for each mask without axes in a key, which then chooses it or nothing."""
     whole: Any = key
     parts: list[Any] = [*key] if isinstance(key, tuple) else [key]
@@ -113,11 +113,11 @@ def _with_mask_axes(x: Array, key: Any) -> tuple[Array, Any]:
     return reshape(x, tuple(sizes)), spread
 
 
-def _is_scalar_mask(part: Any) -> bool:
+def _is_scalar_mask(part: object) -> bool:
     return isinstance(part, np.bool_) or (isinstance(part, np.ndarray) and part.ndim == 0 and part.dtype == np.bool_)
 
 
-def _as_index_array(part: Sequence[Any]) -> Any:
+def _as_index_array(part: Sequence[object]) -> Any:
     from tilewright.api.functions_creation import asarray
 
     if _holds_arrays(part):
@@ -129,13 +129,13 @@ def _as_index_array(part: Sequence[Any]) -> Any:
     return found.astype(np.int64) if found.size == 0 else found
 
 
-def _holds_arrays(part: Any) -> bool:
+def _holds_arrays(part: object) -> bool:
     if lifting.is_nested(part):
         return any(_holds_arrays(p) for p in part)
     return isinstance(part, Array)
 
 
-def _axes_taken(part: Any) -> int:
+def _axes_taken(part: object) -> int:
     if part is None or part is Ellipsis:
         return 0
     return part.ndim if isinstance(part, np.ndarray) and part.dtype == np.bool_ else 1
@@ -203,7 +203,7 @@ def _traced_lookup(indices: Array, axis: int, extent: int) -> _Lookup:
     return _Lookup(axis, wrap_negative(as_indices(indices, "indexing"), extent), indices.ndim == 0)
 
 
-def _known_lookups(part: np.ndarray[Any, Any], axis: int, shape: Shape) -> list[_Item]:
+def _known_lookups(part: np.ndarray, axis: int, shape: Shape) -> list[_Item]:
     if part.dtype == np.bool_:
         if part.shape != shape[axis : axis + part.ndim]:
             message = f"a mask of shape {part.shape} does not fit axes of sizes {shape[axis : axis + part.ndim]}"
@@ -242,7 +242,7 @@ def wrap_negative(indices: Array, extent: int) -> Array:
 # ---- reading --------------------------------------------------------------------------------------------------------
 
 
-def get(x: Array, key: Any) -> Array:
+def get(x: Array, key: object) -> Array:
     """`x[key]`.
 
     Raises:
@@ -332,7 +332,7 @@ class Updates:
     def __init__(self, array: Array) -> None:
         self._array = array
 
-    def __getitem__(self, key: Any) -> Update:
+    def __getitem__(self, key: object) -> Update:
         return Update(self._array, key)
 
 
@@ -374,13 +374,13 @@ class Update:
         return _update(self._array, self._key, "minimum", value)
 
 
-def _update(x: Array, key: Any, fn: str, value: ArrayLike) -> Array:
+def _update(x: Array, key: object, fn: str, value: ArrayLike) -> Array:
     shape = x.shape
     x, key = _with_mask_axes(x, key)
     return reshape(_update_at(x, key, fn, value), shape)
 
 
-def _update_at(x: Array, key: Any, fn: str, value: ArrayLike) -> Array:
+def _update_at(x: Array, key: object, fn: str, value: ArrayLike) -> Array:
     items = _parse(key, x.shape)
     update = lifting.fitting(value, x.dtype)
     if all(isinstance(i, _NewAxis | _Point | _Gap) or (isinstance(i, _Window) and i.step == 1) for i in items):

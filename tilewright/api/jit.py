@@ -16,6 +16,7 @@ from tilewright.api.array import Array, located
 from tilewright.api.complex_array import ComplexArray, stored_type
 from tilewright.api.complex_primitives import from_pairs, to_pairs
 from tilewright.api.lifting import lift, with_weakness
+from tilewright.api.programs import checked_target
 from tilewright.api.pytree import LEAF, Structure, build, flatten
 from tilewright.api.sizes import SizedProgram, SizedPrograms, checked_spec
 from tilewright.api.stages import (
@@ -25,7 +26,6 @@ from tilewright.api.stages import (
     Lowered,
     Signature,
     argument_names,
-    checked_target,
     leaf_type,
     read_call,
     root_of,
@@ -35,11 +35,12 @@ from tilewright.events import capturing
 from tilewright.frontend import tracing
 from tilewright.frontend.identity import StaticValue
 from tilewright.frontend.trace import Graph, Value
-from tilewright.interop.dlpack import Restore, Tensor, converter
 from tilewright.layout.dims import Dim
 from tilewright.locks import Lock
 from tilewright.options import Options, current
 from tilewright.runtime.cpu.native import MISMATCH
+from tilewright.runtime.dlpack import Restore, Tensor, converter
+from tilewright.runtime.program_file import UNSETTLED
 from tilewright.targets.base import Executable
 
 Names = str | Iterable[str]
@@ -68,17 +69,13 @@ class _Setting(NamedTuple):
         return _Setting(target, options.threads, options.trace_file is not None)
 
 
-def _never(*_: Any) -> Any:
-    return MISMATCH
-
-
 class JitFunction:
     """A function that is traced and compiled once per structure, shapes, types and static values of its arguments, for
     each target and number of threads that the options name."""
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         target: str | None,
         static: Names,
         donate: Names,
@@ -95,7 +92,7 @@ class JitFunction:
         self._dynamic = tuple(name for name in self._positional if name not in self._static)
         self._compiled: dict[tuple[Any, _Setting], Compiled] = {}
         self._by_arrays: dict[tuple[Any, ...], tuple[Executable, Structure]] = {}
-        self._latest = _Latest(None, _never, 0, LEAF)
+        self._latest = _Latest(*UNSETTLED, 0, LEAF)
         self._lock = Lock()
         self._sizes = self._sized(dims, buckets or {}) if dims or buckets else None
 
@@ -114,7 +111,7 @@ class JitFunction:
         """The names of the parameters that are compile-time values."""
         return self._static
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: object) -> Any:
         """Run the function. Inside another traced function it is traced into that.
 
         Raises:
@@ -156,13 +153,12 @@ class JitFunction:
         executable, result = found
         results = executable(*arrays)
         # A program that gives one array in a container is left out: its native function gives the bare array.
-        settled = getattr(executable, "settled", None)
-        if settled is not None and (result is LEAF or len(results) != 1):
-            options, function = settled
+        if result is LEAF or len(results) != 1:
+            options, function = executable.settled
             self._latest = _Latest(options, function, len(args), result)
         return build(result, results if restore is None else [restore(array) for array in results])
 
-    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+    def lower(self, *args: object, **kwargs: object) -> Lowered:
         """Trace the function for arguments, which may be `ShapeDtype`s.
 
         Raises:
@@ -170,7 +166,7 @@ class JitFunction:
         """
         return self._trace(self._read(args, kwargs), args, kwargs)
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any], setting: _Setting) -> Any:
@@ -193,7 +189,7 @@ class JitFunction:
                     self._remember(key, compiled, call)
         return compiled.run(call)
 
-    def _remember(self, key: tuple[Any, _Setting], compiled: Compiled, call: Call) -> None:
+    def _remember(self, key: tuple[object, _Setting], compiled: Compiled, call: Call) -> None:
         self._compiled[key] = compiled
         types = call.plain_types()
         if types is not None and not self._static and not self._donate and not compiled.lowered.complex_results:
@@ -223,7 +219,7 @@ class JitFunction:
         dynamic = tuple(a for a, fixed in zip(args, self._which_static(args), strict=True) if not fixed)
         return dynamic, {name: value for name, value in kwargs.items() if name not in static}, static
 
-    def _trace(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lowered:
+    def _trace(self, call: Call, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Lowered:
         signature = call.signature
         names = argument_names(signature.structure, self._dynamic)
         types = [stored_type(_typed(name, leaf)) for name, leaf in zip(names, signature.leaves, strict=True)]
@@ -243,10 +239,13 @@ class JitFunction:
         graph = tracing.trace_program(traced, types, names, re.sub(r"\W+", "", self._name))
         donated = self._donations(graph, names)
         target = self._target or current().target
-        complex_ones = tuple(complex_results)
-        return Lowered(graph, signature, structures[0], tuple(names), donated, target, self._read, complex_ones)
+        outputs = tuple(f"return[{n}]" for n in range(len(graph.outputs)))
+        common = (graph, tuple(names), outputs, donated, target)
+        return Lowered(*common, signature, structures[0], self._read, tuple(complex_results))
 
-    def _traced_at(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], signature: Signature) -> Lowered:
+    def _traced_at(
+        self, call: Call, args: tuple[object, ...], kwargs: Mapping[str, object], signature: Signature
+    ) -> Lowered:
         """The program for a call like this one with other sizes."""
         with tracing.keeping_views():
             lowered = self._trace(dataclasses.replace(call, signature=signature), args, kwargs)
@@ -267,11 +266,11 @@ class JitFunction:
         self._checked("dims", [root_of(name) for name in specs])
         return SizedPrograms(specs, buckets)
 
-    def _with_static(self, args: tuple[Any, ...], dynamic: Sequence[Any]) -> list[Any]:
+    def _with_static(self, args: tuple[object, ...], dynamic: Sequence[object]) -> list[Any]:
         rest = iter(dynamic)
         return [a if fixed else next(rest) for a, fixed in zip(args, self._which_static(args), strict=True)]
 
-    def _which_static(self, args: tuple[Any, ...]) -> list[bool]:
+    def _which_static(self, args: tuple[object, ...]) -> list[bool]:
         return [n < len(self._positional) and self._positional[n] in self._static for n in range(len(args))]
 
     def _donations(self, graph: Graph, names: Sequence[str]) -> tuple[tuple[int, int], ...]:
@@ -300,7 +299,7 @@ class JitFunction:
         return frozenset(names)
 
 
-def _shared(args: tuple[Any, ...]) -> tuple[list[Tensor], Restore] | None:
+def _shared(args: tuple[object, ...]) -> tuple[list[Tensor], Restore] | None:
     """Arguments as NumPy arrays on their memory, and what gives results the kind of the first. None unless all are
     arrays of libraries that are known, which `read_call` reads without a complaint."""
     read: list[tuple[Tensor, Restore]] = []
@@ -327,7 +326,7 @@ def _complex_with_dims() -> TilewrightError:
     return DTypeError(message, help="pass their parts as an array of floats with a last axis of 2")
 
 
-def _parameters(function: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _parameters(function: Callable[..., object]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of the parameters: all, and those that may be positional."""
     parameters = inspect.signature(function).parameters.values()
     positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -351,7 +350,7 @@ def _input(value: Value, graph: Graph, leaf: Leaf) -> Array:
     return from_pairs(array) if leaf[1].kind == "c" else array
 
 
-def _output(value: Any) -> Array:
+def _output(value: object) -> Array:
     try:
         lifted = lift(value)
     except TilewrightError as error:
@@ -362,7 +361,7 @@ def _output(value: Any) -> Array:
 
 @overload
 def jit(
-    fn: Callable[..., Any],
+    fn: Callable[..., object],
     /,
     *,
     target: str | None = None,
@@ -387,7 +386,7 @@ def jit(
 
 
 def jit(
-    fn: Callable[..., Any] | None = None,
+    fn: Callable[..., object] | None = None,
     /,
     *,
     target: str | None = None,
@@ -413,7 +412,7 @@ def jit(
         TargetError: the target is no string.
     """
 
-    def decorate(function: Callable[..., Any]) -> JitFunction:
+    def decorate(function: Callable[..., object]) -> JitFunction:
         return JitFunction(function, target, static_argnames, donate, dims, buckets)
 
     return decorate if fn is None else decorate(fn)

@@ -8,27 +8,26 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 import numpy as np
 
 from tilewright.api import tile_functions as tile_functions  # registers what kernels may call
 from tilewright.api.array import Array, located, locating
-from tilewright.api.compiled import CompiledProgram, storage_by_index
 from tilewright.api.lifting import cast, element_type, is_scalar, lift
-from tilewright.api.stages import check_place, checked_target
-from tilewright.driver.compile import compile_graph
-from tilewright.driver.explain import explain_program, explanation_text
+from tilewright.api.programs import CompiledProgram, LoweredProgram, checked_target
+from tilewright.api.stages import check_place
 from tilewright.errors import ArgumentError, DTypeError, KernelSignatureError, OverlapError, ShapeError, TilewrightError
 from tilewright.frontend import tracing
 from tilewright.frontend.identity import static_key
 from tilewright.frontend.pyast import Specialisation
 from tilewright.frontend.pyast_signature import IN, INOUT, OUT, ArrayParameter, KernelSignature, read_signature
 from tilewright.frontend.trace import Graph, Value
-from tilewright.interop.dlpack import is_readonly, on_cuda, to_numpy
 from tilewright.locks import Lock
 from tilewright.options import current
 from tilewright.primitives import ArrayType
+from tilewright.runtime.dlpack import is_readonly, on_cuda, to_numpy
+from tilewright.targets.base import Executable
 
 _NO_CONTENTS = np.empty(0)
 # The annotations of parameters by their effects.
@@ -41,7 +40,7 @@ class Kernel:
     """A tile kernel. Called with arrays it writes its Out and InOut parameters in place; called without its Out
     parameters, or inside a traced program, it returns them."""
 
-    def __init__(self, function: FunctionType, target: str | None, local_names: Mapping[str, Any]) -> None:
+    def __init__(self, function: FunctionType, target: str | None, local_names: Mapping[str, object]) -> None:
         functools.update_wrapper(self, function)
         self._function = function
         self._target = checked_target(target)
@@ -57,7 +56,7 @@ class Kernel:
     def name(self) -> str:
         return self._function.__name__
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: object) -> Any:
         """Run the kernel: arrays by position (Out parameters may be left out, all of them), compile-time values by
         keyword.
 
@@ -72,7 +71,7 @@ class Kernel:
         except TilewrightError as error:
             raise located(error) from None
 
-    def lower(self, *args: Any, **kwargs: Any) -> LoweredKernel:
+    def lower(self, *args: object, **kwargs: object) -> LoweredKernel:
         """Specialise the kernel for arguments, which may be `ShapeDtype`s.
 
         Raises:
@@ -88,7 +87,7 @@ class Kernel:
     # ---- arguments ----------------------------------------------------------------------------------------------
 
     def _split(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> tuple[list[tuple[ArrayParameter, Any]], dict[str, Any]]:
         """Arrays with their parameters, in order, and the values of the compile-time parameters."""
         signature = self.kernel_signature
@@ -117,13 +116,15 @@ class Kernel:
             types[p.name] if p.name in types else signature.output_type(p, sizes, inputs) for p in signature.arrays
         )
 
-    def _lowered(self, types: Mapping[str, ArrayType], static: dict[str, Any]) -> LoweredKernel:
-        specialisation = Specialisation(self._function, self.kernel_signature, self._complete(types), static)
-        return LoweredKernel(specialisation, self._target or current().target)
+    def _specialised(self, types: Mapping[str, ArrayType], static: Mapping[str, object]) -> Specialisation:
+        return Specialisation(self._function, self.kernel_signature, self._complete(types), static)
+
+    def _lowered(self, types: Mapping[str, ArrayType], static: Mapping[str, object]) -> LoweredKernel:
+        return LoweredKernel.of(self._specialised(types, static), self._target or current().target)
 
     # ---- running ------------------------------------------------------------------------------------------------
 
-    def _run(self, arrays: Sequence[tuple[ArrayParameter, Any]], static: dict[str, Any]) -> Any:
+    def _run(self, arrays: Sequence[tuple[ArrayParameter, object]], static: dict[str, Any]) -> Any:
         tensors: dict[str, KernelArray] = {}
         restore: Restore | None = None
         for parameter, value in arrays:
@@ -159,7 +160,7 @@ class Kernel:
                     self._compiled[key] = found
         return found
 
-    def _traced(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _traced(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
         """A call inside a traced program: a node whose results are the Out and InOut arrays."""
         signature = self.kernel_signature
         arrays, static = self._split(args, kwargs)
@@ -169,7 +170,7 @@ class Kernel:
             raise ArgumentError(message, help=f"write `{signature.outputs[0].name} = {self.name}({inputs})`")
         operands = {p.name: _lifted(p, value) for p, value in arrays}
         types = {name: ArrayType(x.shape, x.dtype) for name, x in operands.items()}
-        specialisation = self._lowered(types, static).specialisation
+        specialisation = self._specialised(types, static)
         graph = tracing.current_graph()
         values = [x.value for x in operands.values()]
         results = [Array(v, graph) for v in add_call(graph, specialisation, values)]
@@ -183,75 +184,37 @@ def add_call(graph: Graph, specialisation: Specialisation, operands: Sequence[Va
     return graph.append("call", operands, {"callee": name}, specialisation.results)
 
 
-@dataclass(frozen=True)
-class LoweredKernel:
-    """A kernel for given array types and compile-time values."""
+@dataclass(frozen=True, repr=False)
+class LoweredKernel(LoweredProgram["CompiledKernel"]):
+    """A kernel for given array types and compile-time values, as the program that calls it and nothing else."""
 
     specialisation: Specialisation
-    target: str
 
-    def ir(self, phase: str = "tile") -> str:
-        """The kernel's text in the `tile` phase; later phases belong to a compiled kernel.
+    phase: ClassVar[str] = "tile"
 
-        Raises:
-            ArgumentError: another phase was asked for.
-            TilewrightError: the kernel has a mistake.
-        """
-        if phase != "tile":
-            message = f"a kernel that is not compiled has no `{phase}` phase"
-            raise located(ArgumentError(message, help=f'use `.compile().ir("{phase}")`'))
-        return str(self.specialisation.build())
-
-    @locating
-    def compile(self, target: str | None = None, *, storage: Mapping[str, str] | None = None) -> CompiledKernel:
-        """Code for a target such as "cpu" or "interp"; that of `tw.kernel`, or of the options, if None. `storage`: the
-        formats of the target in which arrays are stored, by the names of parameters, such as `{"w": "bfp8"}`.
-
-        Raises:
-            TargetError: there is no such target.
-            ArgumentError: there is no such parameter to store.
-            UnsupportedOnTargetError: the target has no such format.
-            TilewrightError: the kernel has a mistake.
-        """
-        chosen = checked_target(target) or self.target
-        graph, donated = self.program()
-        parameters = self.specialisation.signature.arrays
-        inputs = [p.name for p in parameters if p.effect != OUT]
-        stored = storage_by_index(storage, inputs, [p.name for p in parameters if p.effect != IN])
-        return CompiledKernel(compile_graph(graph, chosen, donated, stored), chosen, self)
-
-    @locating
-    def explain(self, machine: str | None = None) -> str:
-        """Why the kernel's tiles have the layouts that inference gives them on a machine such as "sm_90a"; the
-        target's, if None.
-
-        Raises:
-            TargetError: there is no such machine.
-            TilewrightError: the kernel has a mistake.
-        """
-        return explanation_text(explain_program(self.graph, self.target, machine))
-
-    @property
-    def graph(self) -> Graph:
-        """The program that calls the kernel and nothing else."""
-        return self.program()[0]
-
-    def program(self) -> tuple[Graph, tuple[tuple[int, int], ...]]:
-        """The program that calls the kernel and nothing else, and which inputs its outputs take the memory of."""
-        signature = self.specialisation.signature
-        pairs = list(zip(signature.arrays, self.specialisation.types, strict=True))
+    @staticmethod
+    def of(specialisation: Specialisation, target: str) -> LoweredKernel:
+        """The program of a specialisation: In and InOut parameters are its inputs, Out and InOut ones its outputs."""
+        signature = specialisation.signature
+        pairs = list(zip(signature.arrays, specialisation.types, strict=True))
         inputs = [(p, t) for p, t in pairs if p.effect != OUT]
         outputs = [p for p, _ in pairs if p.effect != IN]
 
         def traced(graph: Graph) -> Sequence[Value]:
-            return add_call(graph, self.specialisation, graph.inputs)
+            return add_call(graph, specialisation, graph.inputs)
 
-        names = [p.name for p, _ in inputs]
+        names = tuple(p.name for p, _ in inputs)
         graph = tracing.trace_program(traced, [t for _, t in inputs], names, signature.name)
         donated = tuple(
             (n, outputs.index(parameter)) for n, (parameter, _) in enumerate(inputs) if parameter.effect == INOUT
         )
-        return graph, donated
+        return LoweredKernel(graph, names, tuple(p.name for p in outputs), donated, target, specialisation)
+
+    def _text(self) -> str:
+        return str(self.specialisation.build())
+
+    def _code(self, executable: Executable, target: str) -> CompiledKernel:
+        return CompiledKernel(executable, target, self)
 
 
 @dataclass(frozen=True, repr=False)
@@ -260,11 +223,7 @@ class CompiledKernel(CompiledProgram):
 
     lowered: LoweredKernel
 
-    @property
-    def graph(self) -> Graph:
-        return self.lowered.graph
-
-    def inputs_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    def inputs_of(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[Any]:
         if kwargs:
             message = f"`{self.lowered.specialisation.signature.name}` takes arrays by position"
             raise ArgumentError(message, help="pass all arrays in the order of the parameters")
@@ -282,7 +241,7 @@ class CompiledKernel(CompiledProgram):
         """
         self.run(self._checked(args))
 
-    def _checked(self, args: tuple[Any, ...]) -> dict[str, KernelArray]:
+    def _checked(self, args: tuple[object, ...]) -> dict[str, KernelArray]:
         """All arrays of the kernel by name.
 
         Raises:
@@ -334,7 +293,7 @@ class CompiledKernel(CompiledProgram):
 # ---- arguments ------------------------------------------------------------------------------------------------------
 
 
-def _lifted(parameter: ArrayParameter, value: Any) -> Array:
+def _lifted(parameter: ArrayParameter, value: object) -> Array:
     dtype = parameter.annotation.dtype
     return cast(lift(value), dtype) if dtype is not None and is_scalar(value) else lift(value)
 
@@ -362,7 +321,7 @@ def _copy(array: KernelArray) -> Any:
     return array.value if isinstance(array, _OnDevice) else array.copy()
 
 
-def _type_of(name: str, value: Any) -> ArrayType:
+def _type_of(name: str, value: object) -> ArrayType:
     if isinstance(value, ArrayType):
         return ArrayType(value.shape, value.dtype)
     try:
@@ -379,7 +338,7 @@ def _number(value: float) -> Tensor:
     return np.asarray(value, np.float32 if isinstance(value, float) else None)
 
 
-def _tensor(parameter: ArrayParameter, value: Any) -> tuple[KernelArray, Restore | None]:
+def _tensor(parameter: ArrayParameter, value: object) -> tuple[KernelArray, Restore | None]:
     """The NumPy array of an argument, or the array of a library on a device, checked for how the kernel uses it.
 
     Raises:
@@ -431,7 +390,7 @@ def _check_type(name: str, array: KernelArray, wanted: ArrayType) -> None:
         raise DTypeError(message, help="call the kernel itself, which specialises again")
 
 
-def _check_overlap(parameters: Sequence[ArrayParameter], arrays: Mapping[str, Any]) -> None:
+def _check_overlap(parameters: Sequence[ArrayParameter], arrays: Mapping[str, object]) -> None:
     """Refuse arrays of the host that overlap; those on a device are compared where the program runs."""
     for a, b in itertools.combinations(parameters, 2):
         if a.effect == IN and b.effect == IN:
@@ -448,14 +407,14 @@ def _check_overlap(parameters: Sequence[ArrayParameter], arrays: Mapping[str, An
 
 
 @overload
-def kernel(fn: Callable[..., Any], /, *, target: str | None = None) -> Kernel: ...
+def kernel(fn: Callable[..., object], /, *, target: str | None = None) -> Kernel: ...
 
 
 @overload
 def kernel(fn: None = None, /, *, target: str | None = None) -> Callable[[Callable[..., Any]], Kernel]: ...
 
 
-def kernel(fn: Callable[..., Any] | None = None, /, *, target: str | None = None) -> Any:
+def kernel(fn: Callable[..., object] | None = None, /, *, target: str | None = None) -> Any:
     """Compile a function over tiles: `@tw.kernel` or `@tw.kernel(target="interp")`.
 
         @tw.kernel
@@ -472,13 +431,13 @@ def kernel(fn: Callable[..., Any] | None = None, /, *, target: str | None = None
     """
     names = sys._getframe(1).f_locals  # pyright: ignore[reportPrivateUsage]  documented, despite its name
 
-    def decorate(function: Callable[..., Any]) -> Kernel:
+    def decorate(function: Callable[..., object]) -> Kernel:
         return _decorated(function, target, names)
 
     return decorate if fn is None else decorate(fn)
 
 
-def _decorated(function: Callable[..., Any], target: str | None, local_names: Mapping[str, Any]) -> Kernel:
+def _decorated(function: Callable[..., object], target: str | None, local_names: Mapping[str, object]) -> Kernel:
     if not isinstance(function, FunctionType):
         message = f"`tw.kernel` takes a Python function, got a {type(function).__name__}"
         raise located(KernelSignatureError(message, help="decorate a function written with `def`"))

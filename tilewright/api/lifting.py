@@ -37,12 +37,12 @@ def is_nested(operand: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
     return isinstance(operand, list | tuple)
 
 
-def emit(op: str, *operands: Array, **attributes: Any) -> Array:
+def emit(op: str, *operands: Array, **attributes: object) -> Array:
     """Add a primitive with one result to the program."""
     return emit_all(op, *operands, **attributes)[0]
 
 
-def emit_all(op: str, *operands: Array, **attributes: Any) -> tuple[Array, ...]:
+def emit_all(op: str, *operands: Array, **attributes: object) -> tuple[Array, ...]:
     """Add a primitive to the program; of complex arrays, those on their parts."""
     for operand in operands:
         if type(operand) is ComplexArray:
@@ -77,7 +77,7 @@ def lift(operand: ArrayLike) -> Array:
 
 def constant(captured: Any) -> Array:
     """A NumPy array or scalar, or an array of another library, as a constant of the program."""
-    from tilewright.interop.dlpack import to_numpy
+    from tilewright.runtime.dlpack import to_numpy
 
     try:
         array, _ = to_numpy(captured)
@@ -90,7 +90,7 @@ def constant(captured: Any) -> Array:
     return Array(graph.constant(array, ArrayType(array.shape, dtype)), graph)
 
 
-def element_type(dtype: Any) -> DType:
+def element_type(dtype: object) -> DType:
     """The element type that the user passed.
 
     Raises:
@@ -105,7 +105,7 @@ def element_type(dtype: Any) -> DType:
     return found
 
 
-def element_or_complex_type(dtype: Any) -> DType:
+def element_or_complex_type(dtype: object) -> DType:
     """An element type where complex ones are taken too.
 
     Raises:
@@ -119,14 +119,14 @@ def element_or_complex_type(dtype: Any) -> DType:
     return found
 
 
-def _check_byte_order(dtype: Any) -> None:
+def _check_byte_order(dtype: object) -> None:
     if isinstance(dtype, np.dtype) and not dtype.isnative:
         raise located(
             DTypeError(f"{dtype!r} is not in native byte order", help="pass `x.astype(x.dtype.newbyteorder())`")
         )
 
 
-def scalar_type(value: Any) -> DType:
+def scalar_type(value: object) -> DType:
     """The type of a Python number on its own."""
     if isinstance(value, complex):
         return dtypes.complex64
@@ -325,7 +325,7 @@ def integer(value: Any, what: str) -> int:
         raise located(ArgumentError(f"{what} is {value!r}, not an integer", help="pass an integer")) from None
 
 
-def shape_of(shape: Any) -> Shape:
+def shape_of(shape: object) -> Shape:
     """A shape from an integer or a sequence of integers.
 
     Raises:
@@ -338,7 +338,7 @@ def shape_of(shape: Any) -> Shape:
     return checked
 
 
-def axis_of(axis: Any, rank: int) -> int:
+def axis_of(axis: object, rank: int) -> int:
     """One axis, counted from the front.
 
     Raises:
@@ -353,7 +353,7 @@ def axis_of(axis: Any, rank: int) -> int:
     return index % rank
 
 
-def axes_of(axis: Any, rank: int) -> tuple[int, ...]:
+def axes_of(axis: object, rank: int) -> tuple[int, ...]:
     """Axes from None (all), an integer or a sequence, counted from the front.
 
     Raises:

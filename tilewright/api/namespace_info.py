@@ -31,7 +31,7 @@ class NamespaceInfo:
             "indexing": dtypes.i64,
         }
 
-    def dtypes(self, *, device: None = None, kind: Any = None) -> dict[str, DType]:
+    def dtypes(self, *, device: None = None, kind: object = None) -> dict[str, DType]:
         """Element types of the Array API by their names there, all or those of a kind."""
         standard = [d for d in (*dtypes.ALL, *dtypes.COMPLEX) if not d.is_narrow_float and d != dtypes.tf32]
         return {d.numpy.name: d for d in standard if kind is None or isdtype(d, kind)}

@@ -273,7 +273,7 @@ def conv(
     /,
     *,
     stride: int | Sequence[int] = 1,
-    padding: int | Sequence[Any] | str = 0,
+    padding: int | Sequence[object] | str = 0,
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Array:
@@ -298,7 +298,7 @@ def conv(
 
 
 def _pooled(
-    fn: str, x: Array, window: int | Sequence[int], stride: int | Sequence[int] | None, padding: Any
+    fn: str, x: Array, window: int | Sequence[int], stride: int | Sequence[int] | None, padding: object
 ) -> tuple[Array, dict[str, tuple[int, ...]]]:
     if x.ndim < (len(window) if isinstance(window, Sequence) else 3):
         message = f"pooling with window {window} over an array of shape {x.shape}"
@@ -324,7 +324,7 @@ def max_pool(
     window: int | Sequence[int],
     *,
     stride: int | Sequence[int] | None = None,
-    padding: int | Sequence[Any] | str = 0,
+    padding: int | Sequence[object] | str = 0,
 ) -> Array:
     """The largest element under a window that slides over the last axes of (N, C, *spatial).
 
@@ -342,7 +342,7 @@ def avg_pool(
     window: int | Sequence[int],
     *,
     stride: int | Sequence[int] | None = None,
-    padding: int | Sequence[Any] | str = 0,
+    padding: int | Sequence[object] | str = 0,
     count_padding: bool = True,
 ) -> Array:
     """The mean under a window that slides over the last axes of (N, C, *spatial); padding counts as 0, or not at all.

@@ -102,7 +102,7 @@ def by_parts(structure: Structure, leaves: Iterator[Array], parts: list[Array]) 
     return structure._replace(children=tuple([by_parts(child, leaves, parts) for child in structure.children]))
 
 
-def unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
+def unflatten(structure: Structure, leaves: Iterator[object]) -> Any:
     """Rebuild a container from its leaves, in the order of `flatten`. Dataclasses are made without `__init__`."""
     kind = structure.kind
     if kind is None:
@@ -126,7 +126,7 @@ def unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
     return rebuilt
 
 
-def build(structure: Structure, leaves: Sequence[Any]) -> Any:
+def build(structure: Structure, leaves: Sequence[object]) -> Any:
     """Rebuild a container from a sequence of all its leaves."""
     return leaves[0] if structure.kind is None else unflatten(structure, iter(leaves))
 

@@ -84,7 +84,7 @@ def _checked(key: ArrayLike) -> Array:
     return words
 
 
-def bits(key: ArrayLike, shape: Any = (), dtype: Any = dtypes.u32) -> Array:
+def bits(key: ArrayLike, shape: object = (), dtype: object = dtypes.u32) -> Array:
     """Uniform random bits of an unsigned type.
 
     Raises:
@@ -105,7 +105,7 @@ def _draws(key: ArrayLike, count: int, shape: tuple[int, ...]) -> tuple[Array, .
 
 
 def uniform(
-    key: ArrayLike, shape: Any = (), dtype: Any = dtypes.f32, low: ArrayLike = 0.0, high: ArrayLike = 1.0
+    key: ArrayLike, shape: object = (), dtype: object = dtypes.f32, low: ArrayLike = 0.0, high: ArrayLike = 1.0
 ) -> Array:
     """Uniform floats: `low` <= x < `high`, where rounding may give `high` unless the bounds are 0 and 1.
 
@@ -128,14 +128,14 @@ def _unit(key: ArrayLike, shape: tuple[int, ...], dtype: DType) -> Array:
     return multiply(cast(kept, dtype), 2.0**-significand)
 
 
-def _float_type(name: str, dtype: Any) -> DType:
+def _float_type(name: str, dtype: object) -> DType:
     kind = element_type(dtype)
     if not kind.is_float:
         raise located(DTypeError(f"`{name}` of {kind}", help="use a float type, or `tw.random.randint`"))
     return kind
 
 
-def normal(key: ArrayLike, shape: Any = (), dtype: Any = dtypes.f32) -> Array:
+def normal(key: ArrayLike, shape: object = (), dtype: object = dtypes.f32) -> Array:
     """Normal floats of mean 0 and variance 1, by the Box-Muller transform; at most 5.8 (f32) or 8.6 (f64) from 0.
 
     Raises:
@@ -149,7 +149,7 @@ def normal(key: ArrayLike, shape: Any = (), dtype: Any = dtypes.f32) -> Array:
     return cast(radius * cos(_unit(angle_key, sizes, compute) * (2.0 * math.pi)), kind)
 
 
-def randint(key: ArrayLike, shape: Any, low: ArrayLike, high: ArrayLike, dtype: Any = dtypes.i64) -> Array:
+def randint(key: ArrayLike, shape: object, low: ArrayLike, high: ArrayLike, dtype: object = dtypes.i64) -> Array:
     """Uniform integers: `low` <= x < `high`. The bias is at most (`high` - `low`) / 2**64.
 
     Raises:
@@ -172,14 +172,14 @@ def randint(key: ArrayLike, shape: Any, low: ArrayLike, high: ArrayLike, dtype: 
     return cast(offset + cast(floor, dtypes.u64), kind)
 
 
-def bernoulli(key: ArrayLike, p: ArrayLike = 0.5, shape: Any = None) -> Array:
+def bernoulli(key: ArrayLike, p: ArrayLike = 0.5, shape: object = None) -> Array:
     """Bools that are true with probability `p`, in the shape of `p` unless another is given."""
     chance = as_float(p)
     sizes = chance.shape if shape is None else shape_of(shape)
     return _unit(key, sizes, chance.dtype.compute) < cast(chance, chance.dtype.compute)
 
 
-def categorical(key: ArrayLike, logits: ArrayLike, *, axis: int = -1, shape: Any = None) -> Array:
+def categorical(key: ArrayLike, logits: ArrayLike, *, axis: int = -1, shape: object = None) -> Array:
     """Indices (i64) along `axis`, drawn with the probabilities `softmax(logits)`; the result lacks that axis.
 
     `shape` is that of the result; the other axes of `logits` broadcast to it. Uses the maximum of Gumbel noise.

@@ -110,7 +110,7 @@ class SizedPrograms:
         with self._lock:
             return [*(b.info for b in self._buckets.values() if b.executable is not None), *self._exact.values()]
 
-    def run(self, call: Call, setting: Any, names: Sequence[str], trace: Trace, target: str) -> Any:
+    def run(self, call: Call, setting: object, names: Sequence[str], trace: Trace, target: str) -> Any:
         """Run a call on the program for its sizes, which is compiled if it is not there.
 
         Raises:
@@ -185,7 +185,7 @@ class SizedPrograms:
         return least, dim.max
 
     @staticmethod
-    def _checked_buckets(dim: Dim, given: Any) -> tuple[int, ...]:
+    def _checked_buckets(dim: Dim, given: object) -> tuple[int, ...]:
         if given is None:
             return bucket_sizes(dim)
         sizes: Any = given if isinstance(given, Sequence) and not isinstance(given, str) else (None,)
@@ -198,7 +198,9 @@ class SizedPrograms:
 
     # ---- programs ---------------------------------------------------------------------------------------------------
 
-    def _find(self, signature: Signature, setting: Any, names: Sequence[str], trace: Trace, target: str) -> _Runnable:
+    def _find(
+        self, signature: Signature, setting: object, names: Sequence[str], trace: Trace, target: str
+    ) -> _Runnable:
         sizes = self.bound(names, signature.leaves)
         own = trace(signature)
         ranges = {dim: self._range(dim, size) for dim, size in sizes.items()}
@@ -269,7 +271,7 @@ class SizedPrograms:
         self._exact[own.signature] = info
         return _Runnable(executable, None, own.result)
 
-    def _keep(self, key: Any, runnable: _Runnable) -> None:
+    def _keep(self, key: object, runnable: _Runnable) -> None:
         self._runnables[key] = runnable
         while len(self._exact) > _MAX_EXACT:
             dropped, _ = self._exact.popitem(last=False)
@@ -282,7 +284,7 @@ class SizedPrograms:
             plans.pop(0)
 
 
-def checked_spec(name: str, spec: Any) -> Spec:
+def checked_spec(name: str, spec: object) -> Spec:
     """The entry of `dims` for an argument.
 
     Raises:

@@ -4,31 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from tilewright import dtypes
 from tilewright.api.array import located, locating
-from tilewright.api.compiled import CompiledProgram, storage_by_index
 from tilewright.api.complex_array import as_stored, from_stored
 from tilewright.api.lifting import element_or_complex_type, shape_of
+from tilewright.api.programs import CompiledProgram, LoweredProgram
 from tilewright.api.pytree import LEAF, Structure, build, flatten, paths
-from tilewright.driver.compile import compile_graph
-from tilewright.driver.explain import explain_program, explanation_text
 from tilewright.errors import (
     ArgumentError,
     DTypeError,
     ShapeError,
-    TargetError,
     TilewrightError,
     UnsupportedOnTargetError,
 )
 from tilewright.frontend import tracing
 from tilewright.frontend.identity import StaticValue
-from tilewright.frontend.trace import Graph
 from tilewright.primitives import ArrayType, check_limits
-from tilewright.targets.base import target_named
+from tilewright.targets.base import Executable, target_named
 
 Tensor = np.ndarray[Any, Any]
 Restore = Callable[[Tensor], Any]
@@ -119,7 +115,7 @@ class Call:
         return results if self.restore is None else [self.restore(result) for result in results]
 
 
-def check_place(array: Any, target: str) -> None:
+def check_place(array: object, target: str) -> None:
     """Refuse an array on a device where the target takes none.
 
     Raises:
@@ -131,25 +127,17 @@ def check_place(array: Any, target: str) -> None:
         raise located(UnsupportedOnTargetError(message, help=help))
 
 
-def _device_text(array: Any) -> str:
+def _device_text(array: object) -> str:
     from tilewright.runtime.cuda.array import device_of
 
     return f"cuda:{device_of(array)}"
 
 
-def checked_target(target: Any) -> str | None:
-    """The target that the user passed.
-
-    Raises:
-        TargetError: the target is no string.
-    """
-    if target is not None and not isinstance(target, str):
-        raise located(TargetError(f"the target is {target!r}, not a string", help='use "cpu", "interp" or "null"'))
-    return target
-
-
 def read_call(
-    args: tuple[Any, ...], kwargs: dict[str, Any], static: tuple[tuple[str, StaticValue], ...], names: Sequence[str]
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+    static: tuple[tuple[str, StaticValue], ...],
+    names: Sequence[str],
 ) -> Call:
     """Flatten the dynamic arguments of a call; `names` are the function's parameters.
 
@@ -209,7 +197,7 @@ def _read_leaf(value: object) -> tuple[Leaf, Any, Restore | None]:
         return ((), value.dtype), np.asarray(value), None
     if isinstance(value, str | bytes):
         raise ArgumentError(f"a {kind.__name__} is not an array", help="name the parameter in `static_argnames`")
-    from tilewright.interop.dlpack import on_cuda, to_numpy
+    from tilewright.runtime.dlpack import on_cuda, to_numpy
 
     found = on_cuda(value)
     if found is not None:
@@ -219,10 +207,10 @@ def _read_leaf(value: object) -> tuple[Leaf, Any, Restore | None]:
     return (array.shape, array.dtype), array, restore
 
 
-def _is_readonly(array: Any) -> bool:
+def _is_readonly(array: object) -> bool:
     if isinstance(array, np.ndarray):
         return not array.flags.writeable
-    from tilewright.interop.dlpack import is_readonly
+    from tilewright.runtime.dlpack import is_readonly
 
     return is_readonly(array)
 
@@ -231,7 +219,7 @@ def _unchanged(array: Tensor) -> Tensor:
     return array
 
 
-def _number(value: Any, dtype: np.dtype[Any]) -> Tensor:
+def _number(value: object, dtype: np.dtype) -> Tensor:
     try:
         return np.asarray(value, dtype)
     except OverflowError:
@@ -264,60 +252,26 @@ def leaf_type(leaf: Leaf) -> ArrayType:
 
 
 @dataclass(frozen=True, repr=False)
-class Lowered:
-    """A traced program. `donated` pairs inputs with the outputs that may take their memory; `complex_results` are the
-    outputs that hold complex numbers, as floats with a last axis of 2."""
+class Lowered(LoweredProgram["Compiled"]):
+    """A traced function.
 
-    graph: Graph
+    Attributes:
+        result: the containers of its results.
+        complex_results: the outputs that hold complex numbers, as floats with a last axis of 2.
+    """
+
     signature: Signature
     result: Structure
-    names: tuple[str, ...]
-    donated: tuple[tuple[int, int], ...]
-    target: str
     read: Callable[..., Call]
     complex_results: tuple[int, ...] = ()
 
-    def __repr__(self) -> str:
-        return f"<traced program `{self.graph.name}` for {self.target}>"
+    phase: ClassVar[str] = "array"
 
-    def ir(self, phase: str = "array") -> str:
-        """The program's text in the `array` phase; later phases belong to a compiled program.
-
-        Raises:
-            ArgumentError: another phase was asked for.
-        """
-        if phase != "array":
-            message = f"a program that is not compiled has no `{phase}` phase"
-            raise located(ArgumentError(message, help=f'use `.compile().ir("{phase}")`'))
+    def _text(self) -> str:
         return str(tracing.build_ir(self.graph))
 
-    @locating
-    def explain(self, machine: str | None = None) -> str:
-        """Why the tiles of the program's kernels have the layouts that inference gives them on a machine such as
-        "sm_90a"; the target's, if None.
-
-        Raises:
-            TargetError: there is no such machine.
-        """
-        return explanation_text(explain_program(self.graph, self.target, machine))
-
-    @locating
-    def compile(self, target: str | None = None, *, storage: Mapping[str, str] | None = None) -> Compiled:
-        """Code for a target such as "cpu" or "interp"; that of `tw.jit`, or of the options, if None.
-
-        `storage` maps arguments by name to a storage format of the target, such as `{"w": "bfp8"}`; `return` stands for
-        the result, `return[1]` for one of several. Elements are rounded to the format when they are stored.
-
-        Raises:
-            TargetError: there is no such target.
-            ArgumentError: there is no such argument or result.
-            UnsupportedOnTargetError: the target has no such format, or something else than whole pages of an array
-                that is stored in it is read or written.
-        """
-        chosen = checked_target(target) or self.target
-        results = [f"return[{n}]" for n in range(len(self.graph.outputs))]
-        stored = storage_by_index(storage, self.names, results)
-        return Compiled(compile_graph(self.graph, chosen, self.donated, stored), chosen, self)
+    def _code(self, executable: Executable, target: str) -> Compiled:
+        return Compiled(executable, target, self)
 
 
 @dataclass(frozen=True, repr=False)
@@ -326,11 +280,7 @@ class Compiled(CompiledProgram):
 
     lowered: Lowered
 
-    @property
-    def graph(self) -> Graph:
-        return self.lowered.graph
-
-    def inputs_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    def inputs_of(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[Any]:
         arrays = list(self._checked(args, kwargs).arrays)
         for n, _ in self.lowered.donated:
             if isinstance(arrays[n], np.ndarray):
@@ -338,7 +288,7 @@ class Compiled(CompiledProgram):
         return arrays
 
     @locating
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: object) -> Any:
         """Run on arguments with the structure, shapes and types that the program was traced for.
 
         Raises:
@@ -346,7 +296,7 @@ class Compiled(CompiledProgram):
         """
         return self.run(self._checked(args, kwargs))
 
-    def _checked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    def _checked(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Call:
         call = self.lowered.read(args, kwargs)
         if call.signature != self.lowered.signature:
             self._refuse(call.signature)

@@ -33,25 +33,25 @@ def _only_in_kernels(name: str, instead: str) -> NoReturn:
     raise located(UnsupportedSyntaxError(message, help=instead))
 
 
-def grid(over: Any, blocks: Any) -> Any:
+def grid(over: object, blocks: object) -> Any:
     """The parallel loop of a kernel: `for i, j in tw.grid(c, (bm, bn))` runs over blocks of the first axes of an array,
     `tw.grid((M, N), (bm, bn))` over sizes. A block of None gives single positions."""
     _only_in_kernels("grid", "call it as the iterable of the kernel's outer loop")
 
 
-def steps(over: Any, /, *, size: int, axis: int = 0) -> Any:
+def steps(over: object, /, *, size: int, axis: int = 0) -> Any:
     """A loop in order: `for k in tw.steps(a, axis=1, size=bk)` runs over blocks of one axis, `tw.steps(K, size=bk)`
     over a size."""
     _only_in_kernels("steps", "call it as the iterable of a loop in a kernel")
 
 
-def dot(a: Any, b: Any, /, acc: Any = None, *, dtype: Any = None, precision: str | None = None) -> Any:
+def dot(a: object, b: object, /, acc: object = None, *, dtype: object = None, precision: str | None = None) -> Any:
     """`acc + a @ b` for tiles of M x K and K x N, added in the accumulator's type (f32 for narrow floats).
     `precision="tf32"` rounds operands of f32 as `tw.matmul` does."""
     _only_in_kernels("dot", "multiply arrays with `tw.matmul`")
 
 
-def load(source: Any, index: Any = None, /, *, fill: Any = None) -> Any:
+def load(source: object, index: object = None, /, *, fill: object = None) -> Any:
     """In a kernel, `tw.load(x, index, fill=0)` is `x[index]`, where lanes outside hold `fill` and count as elements;
     without it they hold 0 and do not count. Elsewhere, `tw.load("x.twp")` is the program that `.save("x.twp")` wrote: a
     function of its flat inputs as NumPy arrays, which gives its output, or a tuple unless there is exactly one.
@@ -71,7 +71,7 @@ def load(source: Any, index: Any = None, /, *, fill: Any = None) -> Any:
         raise located(error) from None
 
 
-def store(array: Any, index: Any, value: Any, /) -> None:
+def store(array: object, index: object, value: object, /) -> None:
     """`array[index] = value`."""
     _only_in_kernels("store", "arrays are values: use `x.at[i].set(value)`")
 
@@ -100,12 +100,12 @@ def num_tiles(array: Any, axis: int, size: int) -> int:
     return cdiv(shape[axis], size)
 
 
-def assert_(condition: Any, message: str = "a kernel's assertion failed", /) -> None:
+def assert_(condition: object, message: str = "a kernel's assertion failed", /) -> None:
     """Stop with `message` unless all elements are true (interpreter only)."""
     _only_in_kernels("assert_", "check arrays before the call")
 
 
-def print(*values: Any) -> None:
+def print(*values: object) -> None:
     """Show tiles and texts in the interpreter; on a grid of cores, what the queues hold that tiles are in."""
     _only_in_kernels("print", "print arrays after the call")
 
@@ -133,15 +133,15 @@ def cast(x: Any, dtype: Any, /) -> Any:
 class KernelFunction:
     """A helper of kernels: its body is compiled where it is called."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., object]) -> None:
         functools.update_wrapper(self, function)
         self._name = getattr(function, "__name__", "helper")
 
-    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def __call__(self, *args: Any, **kwargs: object) -> NoReturn:
         _only_in_kernels(self._name, "call it from a kernel")
 
 
-def kernel_function(function: Callable[..., Any], /) -> KernelFunction:
+def kernel_function(function: Callable[..., object], /) -> KernelFunction:
     """Mark a function as a helper of tile kernels: `@tw.kernel_function`. Plain functions work without it."""
     return KernelFunction(function)
 

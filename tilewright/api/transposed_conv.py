@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from tilewright.api.array import Array, located
 from tilewright.api.functions_manipulation import flip
@@ -21,7 +20,7 @@ def conv_transpose(
     /,
     *,
     stride: int | Sequence[int] = 1,
-    padding: int | Sequence[Any] = 0,
+    padding: int | Sequence[object] = 0,
     output_padding: int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
     groups: int = 1,

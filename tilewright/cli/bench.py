@@ -164,7 +164,7 @@ def _measure(request: Request, *, quiet: bool) -> dict[str, Any]:
     }
 
 
-def _summary(request: Request, cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _summary(request: Request, cases: Sequence[Mapping[str, object]]) -> dict[str, Any]:
     from tilewright.cli.bench_scaling import scaling_summary
     from tilewright.cli.bench_schedules import schedule_summary
 

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ def _torch() -> Any:
     return torch
 
 
-def _started(torch: Any, call: Callable[[], Any]) -> Runner:
+def _started(torch: ModuleType, call: Callable[[], object]) -> Runner:
     with failing_is_absence():
         call()
         # What fails on the device is heard of by those who wait for it.
@@ -75,7 +76,7 @@ def _started(torch: Any, call: Callable[[], Any]) -> Runner:
         return Runner(call, partial(torch_to_numpy, torch))
 
 
-def tensor_of(torch: Any, array: DeviceArray) -> Any:
+def tensor_of(torch: ModuleType, array: DeviceArray) -> Any:
     """A tensor of torch on an array's memory. Floats of 8 bits go by way of bytes: not every torch takes them."""
     if array.dtype.itemsize > 1 or array.dtype.kind in "biu":
         return torch.from_dlpack(array)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -80,14 +81,14 @@ def failing_is_absence() -> Generator[None]:
         raise PeerUnavailable(f"{type(error).__name__}: {text}") from error
 
 
-def _started(library: str, way: Callable[..., Any], inputs: tuple[Array, ...], threads: int) -> Runner:
+def _started(library: str, way: Callable[..., object], inputs: tuple[Array, ...], threads: int) -> Runner:
     with failing_is_absence():
         runner = _PREPARE[library](way, inputs, threads)
         runner.call()
         return runner
 
 
-def _numpy(function: Callable[..., Any], inputs: tuple[Array, ...], threads: int) -> Runner:
+def _numpy(function: Callable[..., object], inputs: tuple[Array, ...], threads: int) -> Runner:
     return Runner(lambda: function(np, *inputs), lambda result: np.asarray(first(result)))
 
 
@@ -99,7 +100,7 @@ def _torch_module(threads: int) -> Any:
     return torch
 
 
-def _torch(function: Callable[..., Any], inputs: tuple[Array, ...], threads: int) -> Runner:
+def _torch(function: Callable[..., object], inputs: tuple[Array, ...], threads: int) -> Runner:
     torch = _torch_module(threads)
 
     def to_torch(array: Array) -> Any:
@@ -111,7 +112,7 @@ def _torch(function: Callable[..., Any], inputs: tuple[Array, ...], threads: int
     return Runner(lambda: function(torch, *tensors), partial(torch_to_numpy, torch))
 
 
-def torch_to_numpy(torch: Any, result: Any) -> Array:
+def torch_to_numpy(torch: ModuleType, result: object) -> Array:
     """The first of what a function of torch gives, from wherever it is."""
     tensor = first(result).cpu()
     if tensor.dtype == torch.bfloat16:
@@ -127,19 +128,19 @@ def _jax_module() -> Any:
     return jax
 
 
-def _jax(function: Callable[..., Any], inputs: tuple[Array, ...], threads: int) -> Runner:
+def _jax(function: Callable[..., object], inputs: tuple[Array, ...], threads: int) -> Runner:
     # XLA takes its threads from the CPUs that the process may use, which the worker has limited.
     jax = _jax_module()
     arrays = [jax.numpy.asarray(array) for array in inputs]
 
-    def call(*values: Any) -> Any:
+    def call(*values: object) -> Any:
         return function(jax, *values)
 
     compiled = jax.jit(call)
     return Runner(lambda: jax.block_until_ready(compiled(*arrays)), lambda result: np.asarray(first(result)))
 
 
-def _onnxruntime(function: Callable[..., Any], inputs: tuple[Array, ...], threads: int) -> Runner:
+def _onnxruntime(function: Callable[..., object], inputs: tuple[Array, ...], threads: int) -> Runner:
     onnxruntime: Any = importlib.import_module("onnxruntime")
     importlib.import_module("onnx.numpy_helper")
     model = function(importlib.import_module("onnx"), *inputs)

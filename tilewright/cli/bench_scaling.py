@@ -60,7 +60,7 @@ def measure_scaling(case: Case, request: Request) -> dict[str, Any]:
     }
 
 
-def _block_times(call: Callable[[], Any], block_s: float, threads: int) -> list[float]:
+def _block_times(call: Callable[[], object], block_s: float, threads: int) -> list[float]:
     """Which threads a program gets is asked at each call."""
     from tilewright.cli.bench_worker import block_times
 

@@ -114,7 +114,7 @@ def _compiled(case: ScheduleCase, schedules: Mapping[str, Given], threads: int, 
 
 
 def _compile(
-    function: Callable[..., Any], shapes: Sequence[tuple[int, ...]], threads: int, given: Given, path: Path
+    function: Callable[..., object], shapes: Sequence[tuple[int, ...]], threads: int, given: Given, path: Path
 ) -> None:
     """Compile a function of f32 arrays by a schedule, into a file."""
     import tilewright as tw

@@ -176,7 +176,7 @@ def compare(case: Case, runners: Mapping[Key, Runner], inputs: tuple[Array, ...]
     return {key: difference(runner) for key, runner in runners.items()}
 
 
-def alternate(calls: Mapping[Key, Callable[[], Any]], request: Request) -> dict[Key, float]:
+def alternate(calls: Mapping[Key, Callable[[], object]], request: Request) -> dict[Key, float]:
     """Median seconds of a call for each library, measured in turns with idle gaps between."""
     return in_turns({key: partial(block_times, call, request.block_s) for key, call in calls.items()}, request)
 
@@ -191,7 +191,7 @@ def in_turns(blocks: Mapping[Key, Callable[[], list[float]]], request: Request) 
     return {key: median(found) for key, found in times.items()}
 
 
-def block_times(call: Callable[[], Any], block_s: float) -> list[float]:
+def block_times(call: Callable[[], object], block_s: float) -> list[float]:
     """Seconds of single calls, made for `block_s` after some to warm up."""
     clock = time.perf_counter
     begin = clock()

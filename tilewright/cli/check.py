@@ -18,6 +18,7 @@ from tilewright.errors import ArgumentError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tilewright.api.programs import CompiledProgram
     from tilewright.primitives import ArrayType
 
     Argument = ArrayType | dict[str, "Argument"] | list["Argument"] | tuple["Argument", ...] | float | str | None
@@ -118,36 +119,13 @@ def _refuse(target: str) -> None:
         raise ArgumentError("the null target runs nothing to compare", help="give `--target cpu`")
 
 
-@dataclass(frozen=True)
-class _ByDefinition:
-    """A program for a GPU, run by the definitions of its scheduled operations."""
-
-    unit: Any
-    seed: int
-
-    def __call__(self, *arrays: Any, out: Sequence[Any] | None = None) -> list[Any]:
-        import numpy as np
-
-        from tilewright.passes.warps.warp_space import SHARED
-        from tilewright.semantics.array import Interpreter
-        from tilewright.semantics.scheduled import run_call
-
-        shared_bytes = self.unit.machine.memory_of(SHARED).bytes
-
-        def call(callee: str, operands: Sequence[Any]) -> list[Any]:
-            return run_call(self.unit.kernel(callee), operands, self.seed, shared_bytes)
-
-        results = Interpreter(self.unit.constants, call).run(self.unit.main.body.block, list(arrays))
-        for target, result in zip(out or (), results, strict=out is not None):
-            np.copyto(target, result)
-        return results
-
-
-def runnable(compiled: Any, seed: int) -> Any:
+def runnable(compiled: CompiledProgram, seed: int) -> CompiledProgram:
     """A compiled function that runs on this host: that of a GPU by definition."""
     if compiled.target.partition(":")[0] != "cuda":
         return compiled
-    return replace(compiled, executable=_ByDefinition(compiled.executable.unit, seed), target="cpu")
+    from tilewright.driver.by_definition import DefinedExecutable
+
+    return replace(compiled, executable=DefinedExecutable(compiled.executable, seed), target="cpu")
 
 
 def _results(compiled: Any, target: Target, seed: int) -> list[Any]:
@@ -187,7 +165,7 @@ class _Filler:
 
 
 def compare(
-    number: int, result: Any, reference: Any, tolerances: Mapping[str, float] = MappingProxyType(_TOLERANCES)
+    number: int, result: object, reference: object, tolerances: Mapping[str, float] = MappingProxyType(_TOLERANCES)
 ) -> Comparison:
     """One result of a target with the interpreter's."""
     import numpy as np

@@ -179,7 +179,7 @@ def _shape_dtype(shape: tuple[int, ...], dtype: str) -> Any:
     return ShapeDtype(shape, known[dtype])
 
 
-def random_array(shape: tuple[int, ...], dtype: str, seed: int) -> np.ndarray[Any, Any]:
+def random_array(shape: tuple[int, ...], dtype: str, seed: int) -> np.ndarray:
     """Reproducible contents: floats from the standard normal distribution, integers and bools 0 or 1."""
     import numpy as np
 

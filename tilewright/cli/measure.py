@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import median
 from string import Template
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tilewright.driver.compile import CompiledGraph
     from tilewright.dtypes import DType
     from tilewright.machines.machine import Machine
     from tilewright.runtime.program import Program
@@ -30,7 +29,7 @@ class Timing:
     best_s: float
 
 
-def time_calls(function: Callable[[], Any], seconds: float = 0.05, least: int = 5) -> Timing:
+def time_calls(function: Callable[[], object], seconds: float = 0.05, least: int = 5) -> Timing:
     """Call a function until `seconds` have passed, at least `least` times after two calls to warm up."""
     function()
     function()
@@ -229,12 +228,12 @@ def call_overhead_s() -> dict[str, float]:
     x = np.ones(4, np.float32)
     with options(cache=False):
         added = jit(add)
-        program = cast("CompiledGraph", added.lower(x, x).compile("cpu").executable).program
+        program = added.lower(x, x).compile("cpu").executable.program
         calls = {"jit": lambda: added(x, x), "program": lambda: program(x, x), "numpy": lambda: x + x}
         return {name: _per_call_s(call) for name, call in calls.items()}
 
 
-def _per_call_s(call: Callable[[], Any], batch: int = 200) -> float:
+def _per_call_s(call: Callable[[], object], batch: int = 200) -> float:
     """Of blocks of calls, since the clock itself costs as much as one."""
 
     def block() -> None:

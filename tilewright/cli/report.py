@@ -24,7 +24,7 @@ class Report:
     exit_code: int = 0
 
 
-def encode(document: Mapping[str, Any]) -> str:
+def encode(document: Mapping[str, object]) -> str:
     """The document as indented JSON text."""
     import msgspec
 

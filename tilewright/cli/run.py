@@ -19,7 +19,7 @@ from tilewright.cli import run_model
 from tilewright.cli.flags import Flags, given_options, refuse_unused
 from tilewright.cli.loading import find_file, random_array
 from tilewright.cli.report import Report, bytes_text, seconds_text, show_pairs
-from tilewright.errors import ArgumentError, TilewrightError
+from tilewright.errors import ArgumentError, TilewrightError, UnsupportedOnTargetError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -164,7 +164,7 @@ def _run_program(file: Path, inputs: Sequence[Path], repeat: int) -> Report:
 
 
 def _run_model(file: Path, inputs: Sequence[Path], repeat: int, compare: str | None) -> Report:
-    from tilewright.api.importers import from_onnx, from_stablehlo
+    from tilewright.interop.importers import from_onnx, from_stablehlo
     from tilewright.interop.onnx import OnnxModel
 
     model = from_onnx(file) if file.suffix == ".onnx" else from_stablehlo(file)
@@ -174,16 +174,14 @@ def _run_model(file: Path, inputs: Sequence[Path], repeat: int, compare: str | N
     start = time.perf_counter()
     compiled = model.lower(*arrays).compile()
     compile_s = time.perf_counter() - start
-    program = getattr(compiled.executable, "program", None)
-    if program is None:
-        raise ArgumentError("this target makes no programs to describe", help="use --target cpu")
+    program = compiled.executable.program
     result, times = _timed(model, arrays, repeat)
     inputs_found, outputs_found, results = _all_found(model, arrays, result)
     described = _describe(file, program, inputs_found, outputs_found, result, times)
     threads = described.document["threads"]
     document: dict[str, Any] = {**described.document, "compile_s": compile_s}
-    document["cache"] = getattr(compiled.executable, "cache_state", "off")
-    if hasattr(compiled.executable, "profile"):
+    document["cache"] = compiled.executable.cache_state
+    with contextlib.suppress(UnsupportedOnTargetError):  # kernels of some targets are not measured
         dynamic = model.dynamic(*arrays)
         document["kernels"] = run_model.kernel_documents(compiled.profile(*dynamic, repeat=repeat), threads)
     found = None if compare is None else run_model.compare(file, model, arrays, results, repeat, threads)
@@ -201,7 +199,7 @@ def _run_model(file: Path, inputs: Sequence[Path], repeat: int, compare: str | N
     return Report(document, show, 0 if found is None or found.agrees else 1)
 
 
-def _run_in_parts(file: Path, model: OnnxModel, arrays: list[Any], repeat: int, compare: str | None) -> Report:
+def _run_in_parts(file: Path, model: OnnxModel, arrays: Sequence[object], repeat: int, compare: str | None) -> Report:
     """A model with nodes on the host, which is no one program."""
     from tilewright.options import current
     from tilewright.runtime.cpu.features import default_threads
@@ -230,7 +228,7 @@ def _run_in_parts(file: Path, model: OnnxModel, arrays: list[Any], repeat: int, 
 
 
 def _all_found(
-    model: OnnxModel | StableHloModel, arrays: Sequence[Any], result: Any
+    model: OnnxModel | StableHloModel, arrays: Sequence[object], result: Any
 ) -> tuple[list[ArraySpec], list[ArraySpec], list[Any]]:
     """Specifications of the inputs and outputs of a model in a call, and the results as a list."""
     inputs = [_found(spec, array) for spec, array in zip(model.inputs, arrays, strict=True)]
@@ -266,7 +264,7 @@ def _model_input(spec: TensorSpec, *, given: bool) -> ArraySpec:
     return ArraySpec(spec.name, tuple(sizes), spec.dtype.name)
 
 
-def _timed(function: Callable[..., Any], arrays: Sequence[Any], repeat: int) -> tuple[Any, list[float]]:
+def _timed(function: Callable[..., object], arrays: Sequence[object], repeat: int) -> tuple[Any, list[float]]:
     """The result of a call, and the times of the next ones, shortest first."""
     if repeat < 1:
         raise ArgumentError(f"`--repeat` is {repeat}", help="time at least one call")
@@ -306,7 +304,7 @@ def _describe(
     program: AnyProgram,
     inputs: Sequence[ArraySpec],
     outputs: Sequence[ArraySpec],
-    result: Any,
+    result: object,
     times: list[float],
 ) -> Report:
     from tilewright.options import current
@@ -332,7 +330,7 @@ def _call_document(
     file: Path,
     inputs: Sequence[ArraySpec],
     outputs: Sequence[ArraySpec],
-    results: Sequence[Any],
+    results: Sequence[object],
     times: Sequence[float],
     threads: int,
 ) -> dict[str, Any]:

@@ -83,8 +83,8 @@ def check_library(name: str) -> None:
 def compare(
     file: Path,
     model: OnnxModel | StableHloModel,
-    arrays: Sequence[Any],
-    results: Sequence[Any],
+    arrays: Sequence[object],
+    results: Sequence[object],
     repeat: int,
     threads: int,
 ) -> Compared:

@@ -10,7 +10,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tilewright import events
 from tilewright.errors import (
@@ -21,14 +21,18 @@ from tilewright.errors import (
     UnsupportedOnTargetError,
 )
 from tilewright.frontend.trace import Graph, digest
-from tilewright.options import Options, current, options
+from tilewright.options import current, options
 from tilewright.runtime.cache import CompileCache, default_cache
 from tilewright.runtime.cpu.features import default_threads
 from tilewright.runtime.garbage import no_collections
 from tilewright.runtime.program import AnyProgram, load
-from tilewright.runtime.shared_constants import SharedConstants
+from tilewright.runtime.shared_constants import Keep, SharedConstants
 from tilewright.runtime.sources import COMPILER
-from tilewright.targets.base import Executable, KernelTime, Tensor, target_named
+from tilewright.targets.base import Executable, KernelTime, LinkedExecutable, Tensor, target_named
+
+if TYPE_CHECKING:
+    from tilewright.cost.program import ProgramCost
+    from tilewright.passes.base import Unit
 
 _COMPILING_LEVEL = 3
 """The lowest level of the `debug` ladder that shows what happens while a program is compiled."""
@@ -68,7 +72,7 @@ def build_executable(
     keep_stages: bool = True,
     constants: Constants | None = None,
     storage: Mapping[int, str] | None = None,
-) -> Any:
+) -> Executable:
     """Run the whole compiler. The texts of the stages cost time: only looking at them needs them. `constants` are the
     captured arrays, by default safe copies."""
     from tilewright import pipelines
@@ -79,7 +83,7 @@ def build_executable(
     return pipelines.compile_module(module, captured, target, donate, graph.name, keep_stages, storage)
 
 
-class CompiledGraph:
+class CompiledGraph(LinkedExecutable):
     """A program that the compile cache keeps: the runnable code at once, its stages when they are asked for.
 
     Without the cache, code that may be for another machine is linked when it is first run or saved.
@@ -91,48 +95,49 @@ class CompiledGraph:
         self._donate = donate
         self._threads = current().threads or default_threads()
         self._trace_file = current().trace_file
-        self._full: Any = None
-        self.cache_state = "off"
+        self._built: Executable | None = None
+        self._cache_state = "off"
         self._program: AnyProgram | None = self._obtain()
 
     @property
     def program(self) -> AnyProgram:
         """The runnable program."""
-        if self._program is not None:
-            return self._program
-        program: AnyProgram = self._full.program
-        self._program = program
-        return program
-
-    def __getattr__(self, name: str) -> Any:
-        """Other attributes of the target's program, such as the PTX of its kernels."""
-        if name.startswith("_"):
-            raise AttributeError(f"a compiled program has no `{name}`")
-        return getattr(self._compiled(), name)
-
-    def __call__(self, *arrays: Tensor, out: Sequence[Tensor] | None = None) -> list[Tensor]:
-        result = self.program(*arrays) if out is None else self.program(*arrays, out=tuple(out))
-        return [*result] if isinstance(result, tuple) else [result]
+        if self._program is None:
+            self._program = self.built.program
+        return self._program
 
     @property
-    def settled(self) -> tuple[Options | None, Callable[..., Any]]:
-        """As `Program.settled`, for callers that need not come by here."""
-        return self.program.settled
+    def built(self) -> Executable:
+        """The target's own executable, with its stages; compiled on first use."""
+        if self._built is None:
+            self._built = self._with_stages()
+        return self._built
+
+    @property
+    def unit(self) -> Unit:
+        return self.built.unit
+
+    @property
+    def cache_state(self) -> str:
+        return self._cache_state
+
+    def link(self, keep: Keep) -> AnyProgram:
+        return self.built.link(keep)
 
     def ir(self, phase: str) -> str:
-        return self._compiled().ir(phase)
+        return self.built.ir(phase)
 
     def asm(self) -> str:
-        return self._compiled().asm()
+        return self.built.asm()
 
-    def cost(self) -> dict[str, Any]:
-        return self._compiled().cost()
+    def cost(self) -> ProgramCost:
+        return self.built.cost()
 
     def profile(self, arrays: Sequence[Any], repeat: int) -> list[KernelTime]:
-        return self._compiled().profile(arrays, repeat)
+        return self.built.profile(arrays, repeat)
 
     def explain(self) -> str:
-        return self._compiled().explain()
+        return self.built.explain()
 
     def save(self, path: str) -> None:
         """Saved programs record no zones."""
@@ -143,11 +148,9 @@ class CompiledGraph:
         with options(threads=self._threads, trace_file=None):
             build_executable(self._graph, self._target, self._donate, keep_stages=False).save(path)
 
-    def _compiled(self) -> Any:
-        if self._full is None:
-            with options(threads=self._threads, trace_file=self._trace_file):
-                self._full = build_executable(self._graph, self._target, self._donate)
-        return self._full
+    def _with_stages(self) -> Executable:
+        with options(threads=self._threads, trace_file=self._trace_file):
+            return build_executable(self._graph, self._target, self._donate)
 
     def _obtain(self) -> AnyProgram | None:
         """The program; None where it is built and is linked when it is wanted, which may be never on this machine."""
@@ -169,7 +172,7 @@ class CompiledGraph:
             found = self._from_cache(cache, key, shared)
             if found is not None:
                 return found
-            self.cache_state = "miss"
+            self._cache_state = "miss"
             program = self._timed(lambda: self._build_or_look(shared))
             if program is None:
                 return None
@@ -184,7 +187,7 @@ class CompiledGraph:
             return None
         program = _load_or_drop(cache, key, path, shared)
         if program is not None:
-            self.cache_state = "hit"
+            self._cache_state = "hit"
         return program
 
     def _timed(self, build: Callable[[], Built]) -> Built:
@@ -196,7 +199,7 @@ class CompiledGraph:
 
     def _build(self) -> AnyProgram | None:
         if target_named(self._target)[0].opens_anywhere:
-            self._compiled()
+            self._built = self._with_stages()
             return None
         return build_executable(self._graph, self._target, self._donate, keep_stages=False).program
 

@@ -142,7 +142,7 @@ class _Same:
         return id(self.value)
 
 
-def _field_key(value: Any, field: dataclasses.Field[Any]) -> Any:
+def _field_key(value: object, field: dataclasses.Field[object]) -> Any:
     content = getattr(value, field.name, None)
     if field.compare:
         return static_key(content)
@@ -152,7 +152,7 @@ def _field_key(value: Any, field: dataclasses.Field[Any]) -> Any:
         return _Same(content)
 
 
-def content_digest(value: Any, name: str) -> str:
+def content_digest(value: object, name: str) -> str:
     """A digest of a value and all that it reaches, in hex; `name` stands for the value in errors.
 
     Raises:
@@ -180,7 +180,7 @@ class _Walk:
         # Values that only attributes produce live until the end, so that no other value gets their addresses.
         self._kept: list[Any] = []
 
-    def digest(self, value: Any, name: str) -> bytes:
+    def digest(self, value: object, name: str) -> bytes:
         try:
             return self._digest(value, name)
         except UnidentifiedError as error:
@@ -206,7 +206,7 @@ class _Walk:
         result = self._done[identity] = _hashed(*parts)
         return result
 
-    def _parts(self, value: Any, path: str) -> Iterator[str | int | bytes]:
+    def _parts(self, value: object, path: str) -> Iterator[str | int | bytes]:
         """The identity of a value: texts, integers and digests."""
         if isinstance(value, ModuleType):
             yield from self._module(value, path)
@@ -335,7 +335,7 @@ class _Walk:
         else:
             yield from self._content(value, path)
 
-    def _content(self, value: Any, path: str) -> Iterator[str | int | bytes]:
+    def _content(self, value: object, path: str) -> Iterator[str | int | bytes]:
         """The items of a container, the attributes of an object, and what a class written in C keeps."""
         yield from self._items(value, path)
         for name, item in sorted(_state(value).items()):
@@ -356,7 +356,7 @@ class _Walk:
             # Iterators give the items of a container, such as a deque.
             yield self._digest([*part] if hasattr(part, "__next__") else part, path)
 
-    def _items(self, value: Any, path: str) -> Iterator[str | int | bytes]:
+    def _items(self, value: object, path: str) -> Iterator[str | int | bytes]:
         for base in (int, float, complex, str, bytes):
             if isinstance(value, base):
                 yield repr(static_key(base.__getnewargs__(value)))
@@ -393,13 +393,13 @@ def _is_known(module: object) -> bool:
     return isinstance(module, str) and module.split(".")[0] in _KNOWN_PACKAGES
 
 
-def _is_of_enum(item: Any) -> bool:
+def _is_of_enum(item: object) -> bool:
     """Whether Python's enumerations add an attribute to their classes, or it is a member."""
     is_function = _kind_of(item) in (FunctionType, property, classmethod, staticmethod)
     return not is_function or getattr(item, "__module__", None) == "enum"
 
 
-def _state(value: Any) -> dict[str, Any]:
+def _state(value: object) -> dict[str, Any]:
     """The instance attributes of an object, by name; those in slots included."""
     state: dict[str, Any] = {}
     for kind in type(value).__mro__:
@@ -415,7 +415,7 @@ def _state(value: Any) -> dict[str, Any]:
     return state
 
 
-def _hides_state(value: Any) -> bool:
+def _hides_state(value: object) -> bool:
     """Whether a class written in C keeps something in its instances that is neither an item nor an attribute."""
     kinds = [kind for kind in type(value).__mro__ if kind not in _OPEN_CLASSES]
     return any(map(_has_fields_in_c, kinds)) or type(value) is object
@@ -431,8 +431,8 @@ def _has_fields_in_c(kind: type) -> bool:
     return kind.__basicsize__ > base.__basicsize__ + 8 * pointers or kind.__itemsize__ != base.__itemsize__
 
 
-def _as_numpy(value: Any, path: str) -> Any:
-    from tilewright.interop.dlpack import to_numpy
+def _as_numpy(value: object, path: str) -> Any:
+    from tilewright.runtime.dlpack import to_numpy
 
     try:
         return to_numpy(value)[0]

@@ -145,7 +145,7 @@ class KernelBuilder:
         made = self.new(iota, no_edges(0))
         return TileValue(made.value, made.type, made.edges, weak=True)
 
-    def lift(self, value: Any) -> TileValue:
+    def lift(self, value: object) -> TileValue:
         """A tile from what stands for one: a tile, a number, an index integer, an array without axes.
 
         Raises:
@@ -177,7 +177,7 @@ class KernelBuilder:
 
     # ---- types --------------------------------------------------------------------------------------------------
 
-    def result_dtype(self, operands: Sequence[Any]) -> DType:
+    def result_dtype(self, operands: Sequence[object]) -> DType:
         """The type that tiles, element types and weak numbers meet in, by the rules of the array functions."""
         strong: list[DType] = []
         weak: list[DType] = []
@@ -199,7 +199,7 @@ class KernelBuilder:
             return dtypes.f32
         return dtypes.i64 if any(w.is_integer for w in weak) and dtype.is_bool else dtype
 
-    def typed(self, operand: Any, dtype: DType, shape: Shape) -> TileValue:
+    def typed(self, operand: object, dtype: DType, shape: Shape) -> TileValue:
         """An operand in the given type and shape; numbers become constants of that type at once."""
         if isinstance(operand, Number) and not isinstance(operand, np.generic):
             return self.full(shape, operand, dtype)
@@ -212,7 +212,7 @@ class KernelBuilder:
 
     # ---- elementwise --------------------------------------------------------------------------------------------
 
-    def map(self, fn: str, *operands: Any) -> TileValue:
+    def map(self, fn: str, *operands: object) -> TileValue:
         """The scalar function `fn` over operands that promote and broadcast.
 
         Raises:
@@ -366,7 +366,7 @@ class KernelBuilder:
 # ---- rules ----------------------------------------------------------------------------------------------------------
 
 
-def scalar_type(value: Any) -> DType:
+def scalar_type(value: object) -> DType:
     """The type of a number, or of an index integer, on its own.
 
     Raises:
@@ -388,7 +388,7 @@ def _numpy_type(value: np.generic) -> DType:
         raise DTypeError(f"a NumPy scalar of {value.dtype} has no element type here", help="convert it first") from None
 
 
-def element_type(dtype: Any) -> DType:
+def element_type(dtype: object) -> DType:
     """The element type that the user passed.
 
     Raises:
@@ -483,7 +483,7 @@ def _ones(old: Shape, new: Shape) -> dict[int, int]:
     return places
 
 
-def axis_of(axis: Any, rank: int) -> int:
+def axis_of(axis: object, rank: int) -> int:
     """One axis, counted from the front.
 
     Raises:
@@ -497,7 +497,7 @@ def axis_of(axis: Any, rank: int) -> int:
     return int(axis) % rank
 
 
-def axes_of(axis: Any, rank: int) -> tuple[int, ...]:
+def axes_of(axis: object, rank: int) -> tuple[int, ...]:
     """Axes from None (all), an integer or a sequence.
 
     Raises:
@@ -511,7 +511,7 @@ def axes_of(axis: Any, rank: int) -> tuple[int, ...]:
     return axes
 
 
-def shape_of(shape: Any) -> Shape:
+def shape_of(shape: object) -> Shape:
     """A tile's shape from an integer or a sequence of integers.
 
     Raises:

@@ -8,7 +8,7 @@ import difflib
 import inspect
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, NoReturn
@@ -125,7 +125,7 @@ class Expressions(ABC):
     def unsupported(self, node: ast.AST, what: str, help: str) -> NoReturn:
         self.fail(node, UnsupportedSyntaxError, f"a kernel cannot contain {what}", help)
 
-    def at(self, node: ast.AST, action: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    def at(self, node: ast.AST, action: Callable[..., object], *args: Any, **keywords: object) -> Any:
         """Run something on behalf of a node: its operations and errors get the node's place."""
         location = self.frame.source.location(node)
         before, self.b.location = self.b.location, location
@@ -204,7 +204,7 @@ class Expressions(ABC):
     def _BinOp(self, node: ast.BinOp) -> Any:
         return self.binary(node, node.op, self.evaluate(node.left), self.evaluate(node.right))
 
-    def binary(self, node: ast.AST, op: ast.operator, left: Any, right: Any) -> Any:
+    def binary(self, node: ast.AST, op: ast.operator, left: object, right: object) -> Any:
         """`left op right`."""
         python, fn, text = _BINARY[type(op)]
         if not isinstance(left, TRACED) and not isinstance(right, TRACED):
@@ -222,7 +222,7 @@ class Expressions(ABC):
             return self.at(node, functions.power, self.b, left, right)
         return self.at(node, self.b.map, fn, left, right)
 
-    def _affine(self, node: ast.AST, fn: str, left: Any, right: Any) -> Affine | None:
+    def _affine(self, node: ast.AST, fn: str, left: object, right: object) -> Affine | None:
         """Arithmetic on index integers, where the result is one; None otherwise."""
         a, b = as_affine(left), as_affine(right)
         if a is None or b is None:
@@ -306,7 +306,7 @@ class Expressions(ABC):
                 return value
         return value if flag is None else flag
 
-    def condition(self, node: ast.AST, value: Any, what: str, help: str) -> bool:
+    def condition(self, node: ast.AST, value: object, what: str, help: str) -> bool:
         """The truth of a compile-time value."""
         if isinstance(value, TileValue | Affine | TileIndex):
             subject = "a tile" if isinstance(value, TileValue) else "an index"
@@ -341,7 +341,7 @@ class Expressions(ABC):
         self.frame.names = outer
         return results
 
-    def iterate(self, node: ast.expr, value: Any) -> list[Any]:
+    def iterate(self, node: ast.expr, value: object) -> list[Any]:
         """The elements of a compile-time iterable."""
         if isinstance(value, TileValue | Ref):
             self.unsupported(node, "a loop over a tile or an array", "walk blocks with `tw.steps(a, axis=0, size=32)`")
@@ -350,7 +350,7 @@ class Expressions(ABC):
             self.unsupported(node, f"`tw.{word}` here", f"write `for ... in tw.{word}(...):` as a statement")
         return self.python(node, list, value)
 
-    def bind(self, target: ast.expr, value: Any) -> None:
+    def bind(self, target: ast.expr, value: object) -> None:
         """Assign to a name or a tuple of names."""
         if isinstance(target, ast.Name):
             self.frame.names[target.id] = value
@@ -498,7 +498,9 @@ class Expressions(ABC):
         help = f"use `tw.{close[0]}`" if close else "call functions of `tw`, or a helper written with `def`"
         self.unsupported(node, f"a call of `{what}` with tiles", help)
 
-    def _inlined(self, node: ast.Call, helper: FunctionType, args: list[Any], keywords: dict[str, Any]) -> Any:
+    def _inlined(
+        self, node: ast.Call, helper: FunctionType, args: Sequence[object], keywords: Mapping[str, object]
+    ) -> Any:
         if self.inline_depth >= MAX_INLINE_DEPTH:
             self.unsupported(node, f"calls nested {MAX_INLINE_DEPTH} deep", "write the recursion as a loop")
         frame = Frame(self.at(node, source_of, helper), {}, runtime_depth=self.runtime_depth)
@@ -513,7 +515,7 @@ class Expressions(ABC):
             self.inline_depth -= 1
 
     def _arguments(
-        self, node: ast.Call, helper: FunctionType, args: list[Any], keywords: dict[str, Any]
+        self, node: ast.Call, helper: FunctionType, args: Sequence[object], keywords: Mapping[str, object]
     ) -> dict[str, Any]:
         try:
             bound = inspect.signature(helper, follow_wrapped=False).bind(*args, **keywords)
@@ -528,7 +530,7 @@ class Expressions(ABC):
 
     # ---- Python values ------------------------------------------------------------------------------------------
 
-    def python(self, node: ast.AST, function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    def python(self, node: ast.AST, function: Callable[..., Any], *args: Any, **keywords: object) -> Any:
         """Call Python at compile time; what it raises becomes the user's error at the node."""
         try:
             return function(*args, **keywords)
@@ -568,7 +570,7 @@ def _decided(fn: str, difference: tuple[int, int]) -> bool | None:
     return ends.pop() if len(ends) == 1 else None
 
 
-def _holds_indices(value: Any) -> bool:
+def _holds_indices(value: object) -> bool:
     """Whether a value is a tuple of indices, such as that of a grid of one axis in a tuple."""
     if not isinstance(value, tuple):
         return False

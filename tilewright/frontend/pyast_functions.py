@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xdsl.ir import SSAValue
@@ -69,7 +69,7 @@ def instead_of(name: str) -> str:
     return _INSTEAD.get(name, default)
 
 
-def call_handler(b: KernelBuilder, name: str, args: list[Any], keywords: dict[str, Any]) -> Any:
+def call_handler(b: KernelBuilder, name: str, args: Sequence[object], keywords: Mapping[str, object]) -> Any:
     """Run a handler.
 
     Raises:
@@ -89,7 +89,7 @@ _KEYWORDS_ELSEWHERE = {
 _BY_KEYWORD = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def check_arguments(name: str, args: list[Any], keywords: Mapping[str, Any]) -> None:
+def check_arguments(name: str, args: Sequence[object], keywords: Mapping[str, object]) -> None:
     """Check the arguments of a call against the parameters of its handler, unknown keywords first.
 
     Raises:
@@ -120,10 +120,10 @@ def _parameter_text(parameter: inspect.Parameter) -> str:
 
 
 def _scalar_function(fn: str, arity: int) -> Handler:
-    def unary(b: KernelBuilder, x: Any, /) -> TileValue:
+    def unary(b: KernelBuilder, x: object, /) -> TileValue:
         return b.map(fn, x)
 
-    def binary(b: KernelBuilder, x1: Any, x2: Any, /) -> TileValue:
+    def binary(b: KernelBuilder, x1: object, x2: object, /) -> TileValue:
         return b.map(fn, x1, x2)
 
     return unary if arity == 1 else binary
@@ -148,7 +148,7 @@ for _public, _fn in RENAMED.items():
 def _rounding(fn: str) -> Handler:
     """Integers are whole already."""
 
-    def apply(b: KernelBuilder, x: Any, /) -> TileValue:
+    def apply(b: KernelBuilder, x: object, /) -> TileValue:
         lifted = b.lift(x)
         return lifted if not lifted.type.dtype.is_float else b.map(fn, lifted)
 
@@ -158,7 +158,7 @@ def _rounding(fn: str) -> Handler:
 def _classifying(fn: str) -> Handler:
     """Integers are finite."""
 
-    def apply(b: KernelBuilder, x: Any, /) -> TileValue:
+    def apply(b: KernelBuilder, x: object, /) -> TileValue:
         lifted = b.lift(x)
         if lifted.type.dtype.is_float:
             return b.map(fn, lifted)
@@ -174,7 +174,7 @@ for _name in ("isnan", "isinf", "isfinite"):
 
 
 @handler("pow", "power")
-def power(b: KernelBuilder, x1: Any, x2: Any, /) -> TileValue:
+def power(b: KernelBuilder, x1: object, x2: object, /) -> TileValue:
     """`x1 ** x2`. Small powers become multiplications and roots, which are exact or cheap."""
     if isinstance(x1, TileValue) and isinstance(x2, int | float) and not isinstance(x2, bool):
         is_float, whole = x1.type.dtype.is_float, isinstance(x2, int) and x2 > 0
@@ -187,7 +187,7 @@ def power(b: KernelBuilder, x1: Any, x2: Any, /) -> TileValue:
 
 
 @handler("where")
-def where(b: KernelBuilder, condition: Any, x1: Any, x2: Any, /) -> TileValue:
+def where(b: KernelBuilder, condition: object, x1: object, x2: object, /) -> TileValue:
     if isinstance(condition, bool):
         condition = b.full((), condition, dtypes.bool_)
     lifted = b.lift(condition)
@@ -197,50 +197,50 @@ def where(b: KernelBuilder, condition: Any, x1: Any, x2: Any, /) -> TileValue:
 
 
 @handler("relu")
-def relu(b: KernelBuilder, x: Any, /) -> TileValue:
+def relu(b: KernelBuilder, x: object, /) -> TileValue:
     return b.map("maximum", x, 0)
 
 
 @handler("clip")
-def clip(b: KernelBuilder, x: Any, /, min: Any = None, max: Any = None) -> TileValue:
+def clip(b: KernelBuilder, x: object, /, min: object = None, max: object = None) -> TileValue:
     result = b.lift(x)
     if min is not None:
         result = b.map("maximum", result, min)
     return result if max is None else b.map("minimum", result, max)
 
 
-def truth(b: KernelBuilder, x: Any) -> TileValue:
+def truth(b: KernelBuilder, x: object) -> TileValue:
     """Whether each element is non-zero."""
     return b.cast(b.lift(x), dtypes.bool_)
 
 
 @handler("logical_and")
-def logical_and(b: KernelBuilder, x1: Any, x2: Any, /) -> TileValue:
+def logical_and(b: KernelBuilder, x1: object, x2: object, /) -> TileValue:
     return b.map("bitwise_and", truth(b, x1), truth(b, x2))
 
 
 @handler("logical_or")
-def logical_or(b: KernelBuilder, x1: Any, x2: Any, /) -> TileValue:
+def logical_or(b: KernelBuilder, x1: object, x2: object, /) -> TileValue:
     return b.map("bitwise_or", truth(b, x1), truth(b, x2))
 
 
 @handler("logical_xor")
-def logical_xor(b: KernelBuilder, x1: Any, x2: Any, /) -> TileValue:
+def logical_xor(b: KernelBuilder, x1: object, x2: object, /) -> TileValue:
     return b.map("bitwise_xor", truth(b, x1), truth(b, x2))
 
 
 @handler("logical_not")
-def logical_not(b: KernelBuilder, x: Any, /) -> TileValue:
+def logical_not(b: KernelBuilder, x: object, /) -> TileValue:
     return b.map("bitwise_not", truth(b, x))
 
 
 @handler("astype", "cast")
-def astype(b: KernelBuilder, x: Any, dtype: Any, /) -> TileValue:
+def astype(b: KernelBuilder, x: object, dtype: Any, /) -> TileValue:
     return b.cast(b.lift(x), element_type(dtype))
 
 
 @handler("bitcast")
-def bitcast(b: KernelBuilder, x: Any, dtype: Any, /) -> TileValue:
+def bitcast(b: KernelBuilder, x: object, dtype: object, /) -> TileValue:
     lifted, target = b.lift(x), element_type(dtype)
     source = lifted.type.dtype
     if source.bits != target.bits or source.is_bool or target.is_bool:
@@ -253,17 +253,17 @@ def bitcast(b: KernelBuilder, x: Any, dtype: Any, /) -> TileValue:
 
 
 @handler("zeros")
-def zeros(b: KernelBuilder, shape: Any, dtype: Any = dtypes.f32) -> TileValue:
+def zeros(b: KernelBuilder, shape: object, dtype: object = dtypes.f32) -> TileValue:
     return b.full(shape_of(shape), 0, element_type(dtype))
 
 
 @handler("ones")
-def ones(b: KernelBuilder, shape: Any, dtype: Any = dtypes.f32) -> TileValue:
+def ones(b: KernelBuilder, shape: object, dtype: object = dtypes.f32) -> TileValue:
     return b.full(shape_of(shape), 1, element_type(dtype))
 
 
 @handler("full")
-def full(b: KernelBuilder, shape: Any, fill_value: Any, dtype: Any = None) -> TileValue:
+def full(b: KernelBuilder, shape: object, fill_value: object, dtype: object = None) -> TileValue:
     sizes = shape_of(shape)
     if isinstance(fill_value, bool | int | float):
         chosen = element_type(dtype) if dtype is not None else b.lift(fill_value).type.dtype
@@ -273,7 +273,7 @@ def full(b: KernelBuilder, shape: Any, fill_value: Any, dtype: Any = None) -> Ti
 
 
 @handler("arange")
-def arange(b: KernelBuilder, n: Any, /, *, dtype: Any = dtypes.i64) -> TileValue:
+def arange(b: KernelBuilder, n: object, /, *, dtype: object = dtypes.i64) -> TileValue:
     if not is_integer(n) or n < 0:
         raise ShapeError(f"`arange` of {n} has no compile-time size", help="pass an integer of 0 or more")
     return b.positions(int(n), element_type(dtype))
@@ -282,36 +282,36 @@ def arange(b: KernelBuilder, n: Any, /, *, dtype: Any = dtypes.i64) -> TileValue
 # ---- arrays ---------------------------------------------------------------------------------------------------------
 
 
-def _array(value: Any, what: str) -> Ref:
+def _array(value: object, what: str) -> Ref:
     if not isinstance(value, Ref):
         raise ArgumentError(f"`{what}` takes an array parameter, got a {type(value).__name__}", help="pass `a` itself")
     return value
 
 
 @handler("load")
-def load(b: KernelBuilder, array: Any, index: Any, /, *, fill: Any = None) -> TileValue:
+def load(b: KernelBuilder, array: object, index: object, /, *, fill: object = None) -> TileValue:
     return indexing.load(b, _array(array, "load"), index, fill)
 
 
 @handler("store")
-def store(b: KernelBuilder, array: Any, index: Any, value: Any, /) -> None:
+def store(b: KernelBuilder, array: object, index: object, value: object, /) -> None:
     indexing.store(b, _array(array, "store"), index, value)
 
 
 @handler("cdiv")
-def cdiv(b: KernelBuilder, a: Any, divisor: Any, /) -> int:
+def cdiv(b: KernelBuilder, a: Any, divisor: object, /) -> int:
     if not isinstance(a, int) or not isinstance(divisor, int) or divisor < 1:
         raise ArgumentError(f"`cdiv` of {a} and {divisor}", help="pass compile-time integers, the second positive")
     return -(-a // divisor)
 
 
 @handler("num_tiles")
-def num_tiles(b: KernelBuilder, array: Any, axis: Any, size: Any) -> int:
+def num_tiles(b: KernelBuilder, array: object, axis: object, size: object) -> int:
     ref = _array(array, "num_tiles")
     return -(-ref.type.shape[axis_of(axis, ref.type.rank)] // _block_size(size))
 
 
-def _block_size(size: Any) -> int:
+def _block_size(size: object) -> int:
     if isinstance(size, TileValue | Affine | TileIndex):
         raise DataDependentShapeError("a block size depends on data or on an index", help="use a compile-time integer")
     if not is_integer(size) or size < 1:
@@ -320,7 +320,7 @@ def _block_size(size: Any) -> int:
 
 
 @handler("grid")
-def grid(b: KernelBuilder, over: Any, blocks: Any) -> Grid:
+def grid(b: KernelBuilder, over: object, blocks: object) -> Grid:
     """Blocks over the first axes of an array, or over sizes. A block of None means single positions."""
     sizes = tuple(None if n is None else _block_size(n) for n in listed(blocks))
     shape = over.type.shape if isinstance(over, Ref) else shape_of(over)
@@ -334,7 +334,7 @@ def grid(b: KernelBuilder, over: Any, blocks: Any) -> Grid:
 
 
 @handler("steps")
-def steps(b: KernelBuilder, over: Any, /, *, size: Any, axis: Any = 0) -> Steps:
+def steps(b: KernelBuilder, over: object, /, *, size: object, axis: object = 0) -> Steps:
     """The blocks along one axis of an array, or over a size, in order."""
     if isinstance(over, Ref):
         return Steps(over.type.shape[axis_of(axis, over.type.rank)], _block_size(size))
@@ -348,25 +348,25 @@ def steps(b: KernelBuilder, over: Any, /, *, size: Any, axis: Any = 0) -> Steps:
 
 
 @handler("reshape")
-def reshape(b: KernelBuilder, x: Any, /, shape: Any, *more: Any) -> TileValue:
+def reshape(b: KernelBuilder, x: object, /, shape: Any, *more: object) -> TileValue:
     sizes = [shape, *more] if more else listed(shape)
     checked = tuple(-1 if isinstance(n, int) and n == -1 else shape_of((n,))[0] for n in sizes)
     return b.reshape(b.lift(x), checked)
 
 
 @handler("broadcast_to")
-def broadcast_to(b: KernelBuilder, x: Any, /, shape: Any) -> TileValue:
+def broadcast_to(b: KernelBuilder, x: object, /, shape: object) -> TileValue:
     return b.broadcast(b.lift(x), shape_of(shape))
 
 
 @handler("expand_dims")
-def expand_dims(b: KernelBuilder, x: Any, /, axis: Any = 0) -> TileValue:
+def expand_dims(b: KernelBuilder, x: object, /, axis: object = 0) -> TileValue:
     lifted = b.lift(x)
     return b.expand_dims(lifted, axes_of(axis, lifted.rank + len(listed(axis))))
 
 
 @handler("squeeze")
-def squeeze(b: KernelBuilder, x: Any, /, axis: Any) -> TileValue:
+def squeeze(b: KernelBuilder, x: object, /, axis: object) -> TileValue:
     lifted = b.lift(x)
     axes = axes_of(axis, lifted.rank)
     if any(lifted.shape[d] != 1 for d in axes):
@@ -375,7 +375,7 @@ def squeeze(b: KernelBuilder, x: Any, /, axis: Any) -> TileValue:
 
 
 @handler("transpose", "permute_dims")
-def transpose(b: KernelBuilder, x: Any, /, axes: Any = None) -> TileValue:
+def transpose(b: KernelBuilder, x: object, /, axes: object = None) -> TileValue:
     lifted = b.lift(x)
     order = tuple(reversed(range(lifted.rank))) if axes is None else axes_of(axes, lifted.rank)
     if len(order) != lifted.rank:
@@ -385,7 +385,7 @@ def transpose(b: KernelBuilder, x: Any, /, axes: Any = None) -> TileValue:
 
 
 @handler("matrix_transpose")
-def matrix_transpose(b: KernelBuilder, x: Any, /) -> TileValue:
+def matrix_transpose(b: KernelBuilder, x: object, /) -> TileValue:
     lifted = b.lift(x)
     if lifted.rank < 2:
         raise ShapeError(f"a tile of shape {lifted.shape} is no matrix", help="insert an axis: `x[:, None]`")
@@ -394,7 +394,7 @@ def matrix_transpose(b: KernelBuilder, x: Any, /) -> TileValue:
 
 
 @handler("concat")
-def concat(b: KernelBuilder, arrays: Any, /, *, axis: Any = 0) -> TileValue:
+def concat(b: KernelBuilder, arrays: Any, /, *, axis: object = 0) -> TileValue:
     if not isinstance(arrays, tuple | list) or not arrays:
         raise ArgumentError("`concat` takes a list of tiles", help="write `tw.concat([a, b], axis=0)`")
     parts = [b.lift(p) for p in listed(arrays)]
@@ -405,53 +405,57 @@ def concat(b: KernelBuilder, arrays: Any, /, *, axis: Any = 0) -> TileValue:
 
 
 @handler("sum")
-def sum(b: KernelBuilder, x: Any, /, axis: Any = None, *, dtype: Any = None, keepdims: bool = False) -> TileValue:
+def sum(
+    b: KernelBuilder, x: object, /, axis: object = None, *, dtype: object = None, keepdims: bool = False
+) -> TileValue:
     return _sum_like(b, "add", x, axis, dtype, keepdims)
 
 
 @handler("prod")
-def prod(b: KernelBuilder, x: Any, /, axis: Any = None, *, dtype: Any = None, keepdims: bool = False) -> TileValue:
+def prod(
+    b: KernelBuilder, x: object, /, axis: object = None, *, dtype: object = None, keepdims: bool = False
+) -> TileValue:
     return _sum_like(b, "multiply", x, axis, dtype, keepdims)
 
 
-def _sum_like(b: KernelBuilder, fn: str, x: Any, axis: Any, dtype: Any, keepdims: bool) -> TileValue:
+def _sum_like(b: KernelBuilder, fn: str, x: object, axis: object, dtype: object, keepdims: bool) -> TileValue:
     lifted = b.lift(x)
     target: DType = element_type(dtype) if dtype is not None else reductions.sum_type(lifted.type.dtype)
     return reductions.reduce(b, fn, b.cast(lifted, target), axes_of(axis, lifted.rank), keepdims)
 
 
 @handler("max")
-def max(b: KernelBuilder, x: Any, /, axis: Any = None, *, keepdims: bool = False) -> TileValue:
+def max(b: KernelBuilder, x: object, /, axis: object = None, *, keepdims: bool = False) -> TileValue:
     lifted = b.lift(x)
     return reductions.reduce(b, "maximum", lifted, axes_of(axis, lifted.rank), keepdims)
 
 
 @handler("min")
-def min(b: KernelBuilder, x: Any, /, axis: Any = None, *, keepdims: bool = False) -> TileValue:
+def min(b: KernelBuilder, x: object, /, axis: object = None, *, keepdims: bool = False) -> TileValue:
     lifted = b.lift(x)
     return reductions.reduce(b, "minimum", lifted, axes_of(axis, lifted.rank), keepdims)
 
 
 @handler("all")
-def all(b: KernelBuilder, x: Any, /, axis: Any = None, *, keepdims: bool = False) -> TileValue:
+def all(b: KernelBuilder, x: object, /, axis: object = None, *, keepdims: bool = False) -> TileValue:
     lifted = truth(b, x)
     return reductions.reduce(b, "bitwise_and", lifted, axes_of(axis, lifted.rank), keepdims)
 
 
 @handler("any")
-def any_(b: KernelBuilder, x: Any, /, axis: Any = None, *, keepdims: bool = False) -> TileValue:
+def any_(b: KernelBuilder, x: object, /, axis: object = None, *, keepdims: bool = False) -> TileValue:
     lifted = truth(b, x)
     return reductions.reduce(b, "bitwise_or", lifted, axes_of(axis, lifted.rank), keepdims)
 
 
 @handler("mean")
-def mean(b: KernelBuilder, x: Any, /, axis: Any = None, *, keepdims: bool = False) -> TileValue:
+def mean(b: KernelBuilder, x: object, /, axis: object = None, *, keepdims: bool = False) -> TileValue:
     lifted = b.lift(x)
     return reductions.mean(b, lifted, axes_of(axis, lifted.rank), keepdims)
 
 
 @handler("var")
-def var(b: KernelBuilder, x: Any, /, axis: Any = None, *, keepdims: bool = False) -> TileValue:
+def var(b: KernelBuilder, x: object, /, axis: object = None, *, keepdims: bool = False) -> TileValue:
     lifted = b.lift(x)
     axes = axes_of(axis, lifted.rank)
     centre = reductions.mean(b, lifted, axes, True)
@@ -459,28 +463,32 @@ def var(b: KernelBuilder, x: Any, /, axis: Any = None, *, keepdims: bool = False
 
 
 @handler("argmax")
-def argmax(b: KernelBuilder, x: Any, /, axis: Any, *, keepdims: bool = False) -> TileValue:
+def argmax(b: KernelBuilder, x: object, /, axis: object, *, keepdims: bool = False) -> TileValue:
     lifted = b.lift(x)
     return reductions.arg_reduce(b, "maximum", lifted, axis_of(axis, lifted.rank), keepdims)
 
 
 @handler("argmin")
-def argmin(b: KernelBuilder, x: Any, /, axis: Any, *, keepdims: bool = False) -> TileValue:
+def argmin(b: KernelBuilder, x: object, /, axis: object, *, keepdims: bool = False) -> TileValue:
     lifted = b.lift(x)
     return reductions.arg_reduce(b, "minimum", lifted, axis_of(axis, lifted.rank), keepdims)
 
 
 @handler("cumsum", "cumulative_sum")
-def cumsum(b: KernelBuilder, x: Any, /, *, axis: Any = None, dtype: Any = None, reverse: bool = False) -> TileValue:
+def cumsum(
+    b: KernelBuilder, x: object, /, *, axis: object = None, dtype: object = None, reverse: bool = False
+) -> TileValue:
     return _running(b, "add", x, axis, dtype, reverse)
 
 
 @handler("cumprod", "cumulative_prod")
-def cumprod(b: KernelBuilder, x: Any, /, *, axis: Any = None, dtype: Any = None, reverse: bool = False) -> TileValue:
+def cumprod(
+    b: KernelBuilder, x: object, /, *, axis: object = None, dtype: object = None, reverse: bool = False
+) -> TileValue:
     return _running(b, "multiply", x, axis, dtype, reverse)
 
 
-def _running(b: KernelBuilder, fn: str, x: Any, axis: Any, dtype: Any, reverse: bool) -> TileValue:
+def _running(b: KernelBuilder, fn: str, x: object, axis: object, dtype: object, reverse: bool) -> TileValue:
     lifted = b.lift(x)
     if axis is None and lifted.rank != 1:
         raise ArgumentError(f"a running result of a tile of shape {lifted.shape} needs an axis", help="pass `axis=0`")
@@ -489,14 +497,14 @@ def _running(b: KernelBuilder, fn: str, x: Any, axis: Any, dtype: Any, reverse: 
 
 
 @handler("sort")
-def sort(b: KernelBuilder, x: Any, /, *, axis: Any = -1, descending: bool = False) -> TileValue:
+def sort(b: KernelBuilder, x: object, /, *, axis: object = -1, descending: bool = False) -> TileValue:
     lifted = b.lift(x)
     return reductions.sort(b, lifted, axis_of(axis, lifted.rank), descending)
 
 
 @handler("dot", "matmul")
 def dot(
-    b: KernelBuilder, a: Any, b_: Any, /, acc: Any = None, *, dtype: Any = None, precision: Any = None
+    b: KernelBuilder, a: object, b_: object, /, acc: object = None, *, dtype: object = None, precision: object = None
 ) -> TileValue:
     accumulator = None if acc is None else b.lift(acc)
     return reductions.dot(b, b.lift(a), b.lift(b_), accumulator, dtype, precision)
@@ -506,7 +514,7 @@ def dot(
 
 
 @handler("layout")
-def layout(b: KernelBuilder, x: Any, layout: Any, /, *, strict: Any = False) -> TileValue:
+def layout(b: KernelBuilder, x: object, layout: object, /, *, strict: object = False) -> TileValue:
     """The tile, pinned to a layout or the text of one."""
     lifted = b.lift(x)
     if not isinstance(strict, bool):
@@ -521,7 +529,7 @@ def layout(b: KernelBuilder, x: Any, layout: Any, /, *, strict: Any = False) -> 
     return b.new(op, lifted.edges)
 
 
-def _layout_of(value: Any) -> Layout:
+def _layout_of(value: object) -> Layout:
     if isinstance(value, str):
         value = Layout.parse(value)
     if not isinstance(value, Layout):
@@ -538,7 +546,7 @@ def _layout_of(value: Any) -> Layout:
 
 
 @handler("print")
-def print_(b: KernelBuilder, /, *values: Any) -> None:
+def print_(b: KernelBuilder, /, *values: object) -> None:
     """Show tiles, each after the text before it."""
     label = ""
     shown: list[SSAValue] = []
@@ -551,13 +559,13 @@ def print_(b: KernelBuilder, /, *values: Any) -> None:
 
 
 @handler("zone")
-def zone(b: KernelBuilder, name: Any, /) -> None:
+def zone(b: KernelBuilder, name: object, /) -> None:
     """The `with` statement handles the body."""
     raise UnsupportedSyntaxError("`tw.zone` without `with`", help='write `with tw.zone("load"):` around statements')
 
 
 @handler("assert_")
-def assert_(b: KernelBuilder, condition: Any, message: Any = "a kernel's assertion failed", /) -> None:
+def assert_(b: KernelBuilder, condition: object, message: object = "a kernel's assertion failed", /) -> None:
     if isinstance(condition, bool):
         if not condition:
             raise ArgumentError(f"an assertion does not hold at compile time: {message}", help="change the sizes")

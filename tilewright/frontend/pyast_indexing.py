@@ -71,7 +71,7 @@ class Access:
         return any(self.edges) or any(isinstance(c, TileValue) for c in self.coordinates)
 
 
-def access_of(ref: Ref, subscript: Any) -> Access:
+def access_of(ref: Ref, subscript: object) -> Access:
     """The meaning of an array subscript.
 
     Raises:
@@ -106,7 +106,7 @@ def access_of(ref: Ref, subscript: Any) -> Access:
     return Access(ref, tuple(coordinates), tuple(shape), all_edges, new_axes, tuple(dims), lanes_at)
 
 
-def _completed(subscript: Any, rank: int, what: str) -> tuple[list[Any], list[int]]:
+def _completed(subscript: object, rank: int, what: str) -> tuple[list[Any], list[int]]:
     """One item per axis, and for each inserted axis the number of items before it."""
     items: list[Any] = [*subscript] if isinstance(subscript, tuple) else [subscript]
     if sum(isinstance(i, EllipsisType) for i in items) > 1:
@@ -150,7 +150,7 @@ def _lane_edges(lanes: Sequence[TileValue], shape: Shape) -> Edges:
     return union_edges(no_edges(len(shape)), *(spread_edges(value, shape) for value in lanes))
 
 
-def _coordinate(ref: Ref, axis: int, item: Any) -> Coordinate:
+def _coordinate(ref: Ref, axis: int, item: object) -> Coordinate:
     size = ref.type.shape[axis]
     if isinstance(item, TileIndex):
         return _block(ref, axis, item)
@@ -236,7 +236,7 @@ def _bound(part: Any, default: int, size: int) -> Affine:
 # ---- loads and stores -----------------------------------------------------------------------------------------------
 
 
-def load(b: KernelBuilder, ref: Ref, subscript: Any, fill: Any = None) -> TileValue:
+def load(b: KernelBuilder, ref: Ref, subscript: object, fill: Any = None) -> TileValue:
     """The tile at a subscript. Lanes outside the array hold `fill`; without one they hold 0 and do not count in
     reductions and matmuls.
 
@@ -265,7 +265,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
-def store(b: KernelBuilder, ref: Ref, subscript: Any, value: Any) -> Access:
+def store(b: KernelBuilder, ref: Ref, subscript: object, value: object) -> Access:
     """Write a tile, broadcast to the tile at the subscript; lanes outside the array are dropped. Returns the parsed
     subscript.
 
@@ -285,7 +285,7 @@ def store(b: KernelBuilder, ref: Ref, subscript: Any, value: Any) -> Access:
     return access
 
 
-def _fitting(b: KernelBuilder, ref: Ref, access: Access, value: Any) -> TileValue:
+def _fitting(b: KernelBuilder, ref: Ref, access: Access, value: object) -> TileValue:
     dtype = ref.type.dtype
     lifted = b.lift(value)
     shape = access.shape
@@ -338,7 +338,7 @@ def _spread_lanes(b: KernelBuilder, access: Access, lanes: TileValue) -> TileVal
 # ---- subscripts of tiles --------------------------------------------------------------------------------------------
 
 
-def subscript_tile(b: KernelBuilder, x: TileValue, subscript: Any) -> TileValue:
+def subscript_tile(b: KernelBuilder, x: TileValue, subscript: object) -> TileValue:
     """`x[:, None]`, `x[0]`, `x[:, 0:4]`: inserted axes, single elements and windows at compile-time places.
 
     Raises:

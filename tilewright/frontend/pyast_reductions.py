@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from tilewright import dtypes, ops
 from tilewright.dialects import tile
@@ -107,8 +106,8 @@ def dot(
     left: TileValue,
     right: TileValue,
     accumulator: TileValue | None,
-    dtype: Any,
-    precision: Any = None,
+    dtype: object,
+    precision: object = None,
 ) -> TileValue:
     """`accumulator + left @ right` for M x K and K x N tiles, added in the accumulator's type. The precision "tf32"
     rounds operands of f32.
@@ -154,7 +153,7 @@ def dot(
     return TileValue(op.results[0], result, edges)
 
 
-def _rounds_to_tf32(precision: Any, left: DType, right: DType) -> bool:
+def _rounds_to_tf32(precision: object, left: DType, right: DType) -> bool:
     if precision in (None, "f32"):
         return False
     if precision != "tf32":
@@ -166,7 +165,7 @@ def _rounds_to_tf32(precision: Any, left: DType, right: DType) -> bool:
 
 
 def _accumulator_type(
-    b: KernelBuilder, left: TileValue, right: TileValue, accumulator: TileValue | None, dtype: Any
+    b: KernelBuilder, left: TileValue, right: TileValue, accumulator: TileValue | None, dtype: object
 ) -> DType:
     operand = dtypes.promote(left.type.dtype, right.type.dtype)
     if operand.is_bool:

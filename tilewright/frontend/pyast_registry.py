@@ -15,12 +15,12 @@ from tilewright.frontend.references import references
 _BY_IDENTITY: dict[int, tuple[Any, str]] = {}
 
 
-def register(function: Any, name: str) -> None:
+def register(function: object, name: str) -> None:
     """Make a public function mean the handler `name` of `pyast_functions`."""
     _BY_IDENTITY[id(function)] = (function, name)
 
 
-def handler_of(value: Any) -> str | None:
+def handler_of(value: object) -> str | None:
     """The handler that a value called in a kernel stands for."""
     found = _BY_IDENTITY.get(id(value))
     return None if found is None else found[1]

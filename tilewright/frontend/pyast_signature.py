@@ -44,7 +44,7 @@ class _Effect(type):
 
     effect: str
 
-    def __getitem__(cls, item: Any) -> ArrayAnnotation:
+    def __getitem__(cls, item: object) -> ArrayAnnotation:
         untyped = (item, None)
         parts: list[Any] = [*item] if isinstance(item, tuple) else [item]
         text, dtype = parts if len(parts) == 2 else untyped
@@ -85,7 +85,7 @@ def _sizes(text: str) -> Sizes:
     return tuple(sizes)
 
 
-def _element_type(dtype: Any) -> DType:
+def _element_type(dtype: object) -> DType:
     try:
         return dtypes.as_dtype(dtype)
     except (KeyError, TypeError):
@@ -122,7 +122,7 @@ class KernelSignature:
     def outputs(self) -> tuple[ArrayParameter, ...]:
         return tuple(p for p in self.arrays if p.effect != IN)
 
-    def static_values(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def static_values(self, given: Mapping[str, object]) -> dict[str, Any]:
         """Values of all keyword-only parameters.
 
         Raises:
@@ -196,7 +196,7 @@ class KernelSignature:
         return ArrayType(shape, dtype)
 
 
-def read_signature(function: FunctionType, local_names: Mapping[str, Any]) -> KernelSignature:
+def read_signature(function: FunctionType, local_names: Mapping[str, object]) -> KernelSignature:
     """The signature of a kernel function. `local_names` are those where it is defined, which annotations that Python
     kept as text may use.
 
@@ -240,7 +240,7 @@ def _parameter_nodes(source: FunctionSource) -> dict[str, ast.arg]:
 
 
 def _annotation(
-    source: FunctionSource, parameter: inspect.Parameter, location: SourceLocation, local_names: Mapping[str, Any]
+    source: FunctionSource, parameter: inspect.Parameter, location: SourceLocation, local_names: Mapping[str, object]
 ) -> ArrayAnnotation:
     given = parameter.annotation
     if isinstance(given, str):

@@ -177,7 +177,7 @@ def _has_rewritten_assertions(node: ast.AST, read: CodeType, code: CodeType) -> 
     )
 
 
-def plain_function(value: Any) -> FunctionType | None:
+def plain_function(value: object) -> FunctionType | None:
     """The Python function of a value that a kernel may call: itself, or what a function object of ours holds."""
     inner = value if isinstance(value, FunctionType) else getattr(value, "__wrapped__", value)
     return inner if isinstance(inner, FunctionType) else None

@@ -199,7 +199,7 @@ class Compiler(Expressions):
 
     # ---- assignment ---------------------------------------------------------------------------------------------
 
-    def _assign(self, target: ast.expr, value: Any) -> None:
+    def _assign(self, target: ast.expr, value: object) -> None:
         if isinstance(target, ast.Subscript):
             owner = self.evaluate(target.value)
             if not isinstance(owner, Ref):
@@ -211,7 +211,7 @@ class Compiler(Expressions):
             self.unsupported(target, "an assignment to an attribute", "assign to a name")
         self.bind(target, value)
 
-    def _store(self, node: ast.expr, ref: Ref, index: Any, value: Any) -> None:
+    def _store(self, node: ast.expr, ref: Ref, index: object, value: object) -> None:
         if not self.in_grid:
             self.unsupported(node, "a store outside its `tw.grid` loop", "move it into the loop")
         access = self.at(node, indexing.store, self.b, ref, index, value)
@@ -361,11 +361,11 @@ class Compiler(Expressions):
         loop.flags = {flag: None for flag in loop.flags if flag.name not in lost}
         return is_new
 
-    def _after_trip(self, node: ast.For, name: str, value: Any, start: TileValue, counter: Counter) -> TileValue:
+    def _after_trip(self, node: ast.For, name: str, value: object, start: TileValue, counter: Counter) -> TileValue:
         result = self._carried_result(node, name, value, start)
         return TileValue(result.value, result.type, merges.independent_edges(result.edges, counter))
 
-    def _carried_result(self, node: ast.For, name: str, value: Any, start: TileValue) -> TileValue:
+    def _carried_result(self, node: ast.For, name: str, value: object, start: TileValue) -> TileValue:
         """The carried value of the next trip, in the type that the loop started with."""
         if not isinstance(value, TileValue | bool | int | float | np.generic | Affine):
             message = f"`{name}` is a tile before the loop and a {type(value).__name__} after a trip"
@@ -382,7 +382,9 @@ class Compiler(Expressions):
         help = f"start `{name}` as {lifted.type.dtype}, or cast in the loop: `.astype(tw.{start.type.dtype.name})`"
         self.fail(node, DTypeError, message, help)
 
-    def _learn(self, loop: _Loop, before: dict[str, Any], after: dict[str, Any], last: Mapping[str, TileValue]) -> bool:
+    def _learn(
+        self, loop: _Loop, before: Mapping[str, object], after: Mapping[str, object], last: Mapping[str, TileValue]
+    ) -> bool:
         """Record what else the loop has to carry, and give whether that is anything."""
         learnt = False
         for name, result in last.items():
@@ -398,7 +400,7 @@ class Compiler(Expressions):
             learnt = True
         return learnt
 
-    def _promoted(self, node: ast.For, name: str, start: Any, result: Any) -> TileValue:
+    def _promoted(self, node: ast.For, name: str, start: object, result: object) -> TileValue:
         """A number that a loop changes becomes a tile: of the type that the loop gives it."""
         if not isinstance(start, bool | int | float | np.generic | Affine):
             message = f"`{name}` is a {type(start).__name__} that changes in a loop run in order"
@@ -468,7 +470,9 @@ class Compiler(Expressions):
             edges = self.at(node, meeting.edges, plan, condition, guards)
             before[name] = TileValue(value, a.type, edges)
 
-    def _merged(self, node: ast.If, name: str, values: list[Any], blocks: tuple[Block, Block]) -> tuple[Any, Any]:
+    def _merged(
+        self, node: ast.If, name: str, values: Sequence[object], blocks: tuple[Block, Block]
+    ) -> tuple[Any, Any]:
         """A name's value after the choice: both sides in one type and shape."""
         for value in values:
             if not isinstance(value, TileValue | bool | int | float | np.generic | Affine):

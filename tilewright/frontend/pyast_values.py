@@ -240,7 +240,7 @@ def as_affine(value: Any) -> Affine | None:
     return Affine(int(value)) if is_integer(value) else None
 
 
-def is_flag(value: Any) -> TypeGuard[TileValue]:
+def is_flag(value: object) -> TypeGuard[TileValue]:
     """Whether a value is one truth value, known at run time."""
     return isinstance(value, TileValue) and not value.shape and value.type.dtype.is_bool
 
@@ -294,7 +294,7 @@ class Steps:
         return -(-self.extent // self.block)
 
 
-def number_of(value: Any) -> Any:
+def number_of(value: object) -> Any:
     """An array without axes, of any library, as a NumPy number; anything else as it is."""
     is_array = not isinstance(value, np.generic) and hasattr(value, "__array__")
     return np.asarray(value)[()] if is_array and tuple(getattr(value, "shape", (0,))) == () else value

@@ -82,7 +82,7 @@ class Graph:
         self,
         op: str,
         operands: Sequence[Value],
-        attributes: Mapping[str, Any],
+        attributes: Mapping[str, object],
         types: Sequence[ArrayType],
         graphs: Sequence[Graph] = (),
     ) -> tuple[Value, ...]:
@@ -92,7 +92,7 @@ class Graph:
         self.nodes.append(node)
         return node.results
 
-    def constant(self, array: np.ndarray[Any, Any], type: ArrayType) -> Value:
+    def constant(self, array: np.ndarray, type: ArrayType) -> Value:
         """A captured array, kept by reference until `snapshot`. Arrays of one repeated value are stored as that
         value."""
         fields: dict[str, Any] = {"shape": type.shape, "dtype": type.dtype.name}
@@ -104,7 +104,7 @@ class Graph:
         self.constants.setdefault(digest, kept)
         return self.add("constant", value=0, resource=digest, **fields)[0]
 
-    def snapshot(self) -> dict[str, np.ndarray[Any, Any]]:
+    def snapshot(self) -> dict[str, np.ndarray]:
         """The captured arrays by content address, safe from what the user writes to them later. A program that comes
         from the compile cache never needs them, so they are not copied when it is traced.
 
@@ -118,7 +118,7 @@ class Graph:
         self.check_unchanged(copies)
         return copies
 
-    def check_unchanged(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    def check_unchanged(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Compare captured arrays with what they held when they were traced.
 
         Raises:
@@ -138,7 +138,7 @@ class Graph:
                 yield from graph.walk()
 
 
-def _is_uniform(array: np.ndarray[Any, Any]) -> bool:
+def _is_uniform(array: np.ndarray) -> bool:
     """Whether all elements of a contiguous array have the same bits."""
     bits = array.reshape(-1).view(f"u{array.itemsize}")
     if bits.size == 0 or bits[0] != bits[-1] or bits[0] != bits[bits.size // 2]:
@@ -146,7 +146,7 @@ def _is_uniform(array: np.ndarray[Any, Any]) -> bool:
     return bool((bits == bits[0]).all())
 
 
-def _is_number(element: np.ndarray[Any, Any]) -> bool:
+def _is_number(element: np.ndarray) -> bool:
     """Whether the bits of one element are those that its value has as a number: those of a NaN may be others."""
     return not (element != element).any() or element.tobytes() == np.full_like(element, np.nan).tobytes()
 

@@ -37,7 +37,7 @@ class TensorSpec:
         return f"{self.name}: {'string' if self.dtype == STRINGS else self.dtype}[{shape}]"
 
 
-def as_numpy(results: Any) -> Any:
+def as_numpy(results: object) -> Any:
     """Results with the types of `ml_dtypes` where they are bit patterns."""
     if isinstance(results, Coded):
         return from_codes(results)
@@ -47,7 +47,7 @@ def as_numpy(results: Any) -> Any:
     return converted if isinstance(results, list) else tuple(converted)
 
 
-def strong(value: Any) -> Any:
+def strong(value: object) -> Any:
     """Arrays of the program as the model declares them: Python numbers among the arguments take no other type."""
     if is_sequence(value):
         return [strong(item) for item in value]
@@ -56,7 +56,7 @@ def strong(value: Any) -> Any:
     return None if value is None else with_weakness(lift(value), False)
 
 
-def check_dims(dims: Mapping[str, Any], shapes: Sequence[tuple[int | str | None, ...] | None]) -> None:
+def check_dims(dims: Mapping[str, object], shapes: Sequence[tuple[int | str | None, ...] | None]) -> None:
     """Refuse ranges of sizes that the inputs have no names for.
 
     Raises:
@@ -108,7 +108,7 @@ def checked(spec: TensorSpec, value: Any, sizes: dict[str, int]) -> Any:
     return _fitting(spec, value, shape, sizes)
 
 
-def _strings(spec: TensorSpec, value: Any) -> np.ndarray[Any, Any]:
+def _strings(spec: TensorSpec, value: object) -> np.ndarray:
     """Strings as an array of objects."""
     array = value if isinstance(value, np.ndarray) else np.asarray(value, object)
     items: list[Any] = array.reshape(-1).tolist()
@@ -118,7 +118,7 @@ def _strings(spec: TensorSpec, value: Any) -> np.ndarray[Any, Any]:
     return array.astype(object)
 
 
-def _fitting(spec: TensorSpec, value: Any, shape: Any, sizes: dict[str, int]) -> Any:
+def _fitting(spec: TensorSpec, value: object, shape: Any, sizes: dict[str, int]) -> Any:
     """An argument whose shape fits its input."""
     if spec.shape is None:
         return value

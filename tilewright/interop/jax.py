@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,14 +40,14 @@ class JaxFunction:
     """
 
     def __init__(
-        self, program: StableHloModel, trees: tuple[Any, Any], kept: Sequence[int], keys: Sequence[Any]
+        self, program: StableHloModel, trees: tuple[Any, Any], kept: Sequence[int], keys: Sequence[object]
     ) -> None:
         self.program = program
         self._in_tree, self._out_tree = trees
         self._kept = tuple(kept)
         self._keys = tuple(keys)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: object) -> Any:
         """Call the function; inside a function under `tw.jit`, trace it into that.
 
         Raises:
@@ -59,7 +59,7 @@ class JaxFunction:
         wrapped = [r if key is None else _as_key(r, key) for r, key in zip(flat, self._keys, strict=True)]
         return jax().tree_util.tree_unflatten(self._out_tree, wrapped)
 
-    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+    def lower(self, *args: object, **kwargs: object) -> Lowered:
         """The traced program for arguments, as `tw.jit` functions have it.
 
         Raises:
@@ -70,7 +70,7 @@ class JaxFunction:
     def __repr__(self) -> str:
         return f"JaxFunction({', '.join(map(str, self.program.inputs))} -> {', '.join(map(str, self.program.outputs))})"
 
-    def _leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    def _leaves(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[Any]:
         leaves, structure = jax().tree_util.tree_flatten((args, kwargs))
         if structure != self._in_tree:
             message = f"the arguments are {structure}, but the function was lowered for {self._in_tree}"
@@ -79,7 +79,7 @@ class JaxFunction:
         return [_plain(leaf, spec.dtype) for leaf, spec in zip(kept, self.program.inputs, strict=True)]
 
 
-def _plain(leaf: Any, dtype: Any) -> Any:
+def _plain(leaf: Any, dtype: object) -> Any:
     """An argument as JAX takes it: keys as their words, 64-bit numbers in 32 bits where the program has these, and
     arrays of several devices whole."""
     found = getattr(leaf, "dtype", None)
@@ -95,7 +95,7 @@ def _plain(leaf: Any, dtype: Any) -> Any:
     return leaf.astype(narrow) if is_wide and hasattr(leaf, "astype") else leaf
 
 
-def _as_key(words: Any, dtype: Any) -> Any:
+def _as_key(words: object, dtype: object) -> Any:
     found = jax().numpy.asarray(words)
     implementations = ("threefry2x32", "rbg", "unsafe_rbg")
     keys = [jax().random.wrap_key_data(found, impl=name) for name in implementations if _fits(found, name)]
@@ -106,7 +106,7 @@ def _fits(words: Any, implementation: str) -> bool:
     return words.shape[-1] == (2 if implementation == "threefry2x32" else 4)
 
 
-def from_jax(fn: Any, *args: Any, target: str | None = None, **kwargs: Any) -> JaxFunction:
+def from_jax(fn: object, *args: object, target: str | None = None, **kwargs: object) -> JaxFunction:
     """Compile a function of JAX here.
 
     `fn` is a function over arrays, plain or under `jax.jit`, with the arguments to lower it for: arrays, or
@@ -132,7 +132,7 @@ def from_jax(fn: Any, *args: Any, target: str | None = None, **kwargs: Any) -> J
     return _from_lowered(staged.lower(*args, **kwargs), target)  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def _without_arguments(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _without_arguments(args: Sequence[object], kwargs: Mapping[str, object]) -> None:
     if args or kwargs:
         raise located(ArgumentError("a program that is lowered takes no arguments here", help="pass them at the call"))
 
@@ -144,7 +144,7 @@ def _from_lowered(lowered: Any, target: str | None) -> JaxFunction:
     return JaxFunction(program, (lowered.in_tree, lowered.out_tree), _kept(lowered, program, count), _keys(results))
 
 
-def _kept(lowered: Any, program: StableHloModel, count: int) -> Sequence[int]:
+def _kept(lowered: object, program: StableHloModel, count: int) -> Sequence[int]:
     """Which arguments the program has: JAX drops those that are not used."""
     if len(program.inputs) == count:
         return range(count)
@@ -170,6 +170,6 @@ def _keys(results: Sequence[Any]) -> list[Any]:
     return [d if _is_key(d) else None for d in found]
 
 
-def _is_key(dtype: Any) -> bool:
+def _is_key(dtype: object) -> bool:
     """Whether it is the type of keys, which JAX alone has; types of other libraries it does not know."""
     return str(dtype).startswith("key<") and bool(jax().dtypes.issubdtype(dtype, jax().dtypes.prng_key))

@@ -53,17 +53,17 @@ _EIGHT_BITS = ("float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2fnuz", "floa
 STORAGES = frozenset(np.dtype(getattr(ml_dtypes, name)) for name in (*_BITS, *_EIGHT_BITS))
 
 
-def bits_of(storage: np.dtype[Any]) -> int:
+def bits_of(storage: np.dtype) -> int:
     """The width of a pattern."""
     return _BITS.get(storage.name, 8)
 
 
-def is_integer(storage: np.dtype[Any]) -> bool:
+def is_integer(storage: np.dtype) -> bool:
     """Whether it is a type of integers."""
     return "int" in storage.name
 
 
-def limits(storage: np.dtype[Any]) -> tuple[int, int]:
+def limits(storage: np.dtype) -> tuple[int, int]:
     """The lowest and highest integer of a type."""
     info = ml_dtypes.iinfo(storage)
     return int(info.min), int(info.max)
@@ -81,7 +81,7 @@ def from_codes(coded: Coded) -> Tensor:
 
 
 @functools.cache
-def _all_numbers(storage: np.dtype[Any]) -> Tensor:
+def _all_numbers(storage: np.dtype) -> Tensor:
     """The value of each bit pattern."""
     count = 1 << bits_of(storage)
     patterns = np.arange(count)
@@ -101,7 +101,7 @@ def decoded(coded: Coded) -> Array:
     return tw.astype(signed, tw.f32)
 
 
-def encoded(x: Array, storage: np.dtype[Any], *, saturate: bool, up: bool = True) -> Coded:
+def encoded(x: Array, storage: np.dtype, *, saturate: bool, up: bool = True) -> Coded:
     """Numbers as patterns. Floats round to the nearest, ties to even; those of powers of two `up` or down. Integers
     keep their lowest bits."""
     if is_integer(storage):
@@ -114,7 +114,7 @@ def encoded(x: Array, storage: np.dtype[Any], *, saturate: bool, up: bool = True
     return Coded(_float_codes(wide, storage, saturate=saturate), storage)
 
 
-def _float_codes(x: Array, storage: np.dtype[Any], *, saturate: bool) -> Array:
+def _float_codes(x: Array, storage: np.dtype, *, saturate: bool) -> Array:
     numbers = _all_numbers(storage).astype(np.float64)
     positive = numbers[: len(numbers) // 2]
     positive = positive[np.isfinite(positive)]

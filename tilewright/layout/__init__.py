@@ -119,7 +119,7 @@ def __getattr__(name: str) -> Any:
 class _CallablePackage(ModuleType):
     """The package, which tile kernels call."""
 
-    def __call__(self, x: Any, layout: Any, /, *, strict: bool = False) -> NoReturn:
+    def __call__(self, x: object, layout: object, /, *, strict: bool = False) -> NoReturn:
         """In a kernel, the tile `x` pinned to a layout, a `Layout` or its text. Data moves here where that is cheapest;
         with `strict`, none moves between what makes the tile, the pin and what uses it."""
         from tilewright.errors import UnsupportedSyntaxError, user_location

@@ -16,9 +16,9 @@ PairCost = Callable[[Any, Any], "float | None"]
 class Bounded(Protocol):
     """A cost of pairs that is quicker to bound from below than to find out."""
 
-    def __call__(self, first: Any, second: Any, /) -> float | None: ...
+    def __call__(self, first: object, second: object, /) -> float | None: ...
 
-    def at_least(self, firsts: tuple[Any, ...], seconds: tuple[Any, ...], /) -> Array:
+    def at_least(self, firsts: tuple[object, ...], seconds: tuple[object, ...], /) -> Array:
         """For each pair a number that its cost does not undercut; `inf` where the pair is impossible."""
         ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
@@ -361,7 +362,7 @@ def parse(text: str) -> Machine:
     )
 
 
-def _model(data: dict[str, Any]) -> Model:
+def _model(data: Mapping[str, object]) -> Model:
     model = Model(data["model"])
     if (model == Model.CORES) != ("grid" in data):
         raise CompilerBug(f"the machine `{data['name']}` needs a table `grid` if and only if its model is cores")

@@ -49,7 +49,7 @@ def check_array(manifest: Manifest, spec: ArraySpec, array: Any) -> None:
         )
 
 
-def listed_outputs(manifest: Manifest, out: Any) -> list[Any]:
+def listed_outputs(manifest: Manifest, out: object) -> list[Any]:
     """The arrays of `out`, one for each output.
 
     Raises:
@@ -64,7 +64,7 @@ def listed_outputs(manifest: Manifest, out: Any) -> list[Any]:
     return given
 
 
-def check_host_output(manifest: Manifest, spec: ArraySpec, array: Any) -> None:
+def check_host_output(manifest: Manifest, spec: ArraySpec, array: object) -> None:
     """Refuse what cannot be written as an output.
 
     Raises:
@@ -83,7 +83,7 @@ def check_host_output(manifest: Manifest, spec: ArraySpec, array: Any) -> None:
         )
 
 
-def overlaps_itself(array: np.ndarray[Any, Any]) -> bool:
+def overlaps_itself(array: np.ndarray) -> bool:
     """Whether two elements of an array share memory, as in a broadcast view. A view whose axes interleave counts as one
     that does, unless it is small enough to look at each element."""
     axes = sorted((abs(stride), size) for stride, size in zip(array.strides, array.shape, strict=True) if size > 1)

@@ -38,7 +38,7 @@ from tilewright.runtime.cpu import features as cpu_features
 from tilewright.runtime.cpu.native import MISMATCH, Binding, memory_error
 from tilewright.runtime.cpu.pool import load_support
 from tilewright.runtime.manifest import ArraySpec, Manifest, Place, split_objects
-from tilewright.runtime.program_file import Array, Buffer, ProgramFile
+from tilewright.runtime.program_file import UNSETTLED, Array, Buffer, ProgramFile, Settled
 
 if TYPE_CHECKING:
     from tilewright.runtime.cuda.program import DeviceProgram
@@ -74,9 +74,9 @@ class Program(ProgramFile):
         self._bindings: dict[int, Binding] = {}
         self._lock = Lock()
         # What plain calls with the same options use: nothing to look up, to limit or to report.
-        self._settled: tuple[Options | None, Callable[..., Any]] = (None, _mismatch)
+        self._settled: Settled = UNSETTLED
 
-    def __call__(self, *arrays: Any, out: Any = None, threads: int | None = None) -> Any:
+    def __call__(self, *arrays: Any, out: object = None, threads: int | None = None) -> Any:
         """Run on the inputs in the manifest's order; return the output, or a tuple unless there is exactly one.
 
         `out` is an array to write to, or a sequence of them for several outputs; it is returned. `threads` is 1 to 256,
@@ -104,7 +104,7 @@ class Program(ProgramFile):
             error.location = error.location or user_location()
             raise
 
-    def _call(self, options: Options, arrays: tuple[Any, ...], out: Any, threads: int | None) -> Any:
+    def _call(self, options: Options, arrays: tuple[object, ...], out: object, threads: int | None) -> Any:
         """A call that is not settled."""
         count = options.threads or cpu_features.default_threads() if threads is None else threads
         binding = self._bindings.get(count) or self._bind(count)
@@ -127,10 +127,8 @@ class Program(ProgramFile):
         return result
 
     @property
-    def settled(self) -> tuple[Options | None, Callable[..., Any]]:
-        """Options, and the function of the inputs that serves plain calls under just these: it returns what the program
-        returns, or `MISMATCH` where a call of the program is needed. It must be given as many arrays as the program has
-        inputs. The options are None until a call has settled them."""
+    def settled(self) -> Settled:
+        """The function that serves plain calls without this class."""
         return self._settled
 
     def function(self, threads: int | None = None) -> Callable[..., Any] | None:
@@ -190,7 +188,7 @@ class Program(ProgramFile):
         if self._memory_bytes(threads) > limit_bytes:
             raise memory_error(self.manifest, threads, f"`memory_limit_bytes` is {limit_bytes}")
 
-    def _call_slowly(self, binding: Binding, arrays: tuple[Any, ...], out: Any) -> Any:
+    def _call_slowly(self, binding: Binding, arrays: tuple[object, ...], out: Any) -> Any:
         manifest = self.manifest
         check_count(manifest, arrays)
         given = self._given_outputs(out)
@@ -210,7 +208,7 @@ class Program(ProgramFile):
         results = given or tuple(outputs)
         return results[0] if len(results) == 1 else results
 
-    def _given_outputs(self, out: Any) -> tuple[Array, ...]:
+    def _given_outputs(self, out: object) -> tuple[Array, ...]:
         """The arrays of `out`, checked; empty for None."""
         if out is None:
             return ()
@@ -219,7 +217,7 @@ class Program(ProgramFile):
             check_host_output(self.manifest, spec, array)
         return tuple(given)
 
-    def _input(self, spec: ArraySpec, value: Any) -> Array:
+    def _input(self, spec: ArraySpec, value: object) -> Array:
         array = np.asarray(value)
         check_array(self.manifest, spec, array)
         return array if _is_direct(array) else np.array(array, order="C")
@@ -244,10 +242,6 @@ class Program(ProgramFile):
                 inputs[source] = output
             outputs.append(output)
         return outputs
-
-
-def _mismatch(*_: Any) -> Any:
-    return MISMATCH
 
 
 def load(path: str | Path, find: Find | None = None) -> AnyProgram:

@@ -10,13 +10,30 @@ import msgspec
 import numpy as np
 
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
+from tilewright.options import Options
 from tilewright.runtime import container
 from tilewright.runtime.abi import ALIGNMENT_BYTES
 from tilewright.runtime.container import Bytes
+from tilewright.runtime.cpu.native import MISMATCH
 from tilewright.runtime.manifest import Manifest, Place, check, place_constants
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Buffer = Array | bytes | bytearray | memoryview
+
+Settled = tuple[Options | None, Callable[..., Any]]
+"""Options, and the function of the inputs that serves plain calls under just these.
+
+The function returns the program's results, or `MISMATCH` where a call of the program is needed. It takes as many
+arrays as the program has inputs. The options are None until a call has settled them.
+"""
+
+
+def _mismatch(*_: object) -> object:
+    return MISMATCH
+
+
+UNSETTLED: Settled = (None, _mismatch)
+"""Every call needs the program."""
 
 
 class ProgramFile:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,11 +14,15 @@ import numpy as np
 
 from tilewright.errors import TargetError, UnsupportedOnTargetError
 from tilewright.runtime.manifest import ArraySpec
+from tilewright.runtime.program_file import UNSETTLED, Settled
 
 if TYPE_CHECKING:
+    from tilewright.cost.program import ProgramCost
     from tilewright.machines.machine import Machine
     from tilewright.passes.base import Unit
     from tilewright.primitives import ArrayType
+    from tilewright.runtime.program import AnyProgram
+    from tilewright.runtime.shared_constants import Keep
 
 Tensor = np.ndarray[Any, Any]
 
@@ -36,7 +41,34 @@ class KernelTime:
 
 
 class Executable(Protocol):
-    """A compiled program. Arrays in and out are NumPy arrays of exactly the traced types."""
+    """A compiled program. Arrays in and out are NumPy arrays of exactly the traced types.
+
+    Attributes:
+        unit: the program in its last phase, with the decisions of all passes.
+        program: the runnable program, which can be saved. Linked on first use.
+        settled: the function that serves plain calls without this class.
+        cache_state: `hit` or `miss` of the compile cache, or `off` where it was not asked.
+    """
+
+    @property
+    def unit(self) -> Unit: ...
+
+    @property
+    def program(self) -> AnyProgram: ...
+
+    @property
+    def settled(self) -> Settled: ...
+
+    @property
+    def cache_state(self) -> str: ...
+
+    def link(self, keep: Keep) -> AnyProgram:
+        """The runnable program with its constants as `keep` has them.
+
+        Raises:
+            UnsupportedOnTargetError: the target makes no program files.
+        """
+        ...
 
     def __call__(self, *arrays: Tensor, out: Sequence[Tensor] | None = None) -> list[Tensor]:
         """Run the program; results are written to `out` where it is given."""
@@ -50,8 +82,12 @@ class Executable(Protocol):
         """Machine code as text."""
         ...
 
-    def cost(self) -> dict[str, Any]:
-        """Predicted time and work, per kernel and in all."""
+    def cost(self) -> ProgramCost:
+        """Predicted time and work, per kernel and in all.
+
+        Raises:
+            UnsupportedOnTargetError: the target has no cost model.
+        """
         ...
 
     def profile(self, arrays: Sequence[Any], repeat: int) -> list[KernelTime]:
@@ -69,6 +105,60 @@ class Executable(Protocol):
     def save(self, path: str) -> None:
         """Write a program file that runs without the compiler."""
         ...
+
+
+class LinkedExecutable(ABC):
+    """An executable that runs its linked program."""
+
+    @property
+    @abstractmethod
+    def program(self) -> AnyProgram:
+        """The runnable program, linked on first use."""
+
+    def __call__(self, *arrays: Tensor, out: Sequence[Tensor] | None = None) -> list[Tensor]:
+        result = self.program(*arrays) if out is None else self.program(*arrays, out=tuple(out))
+        return [*result] if isinstance(result, tuple) else [result]
+
+    @property
+    def settled(self) -> Settled:
+        return self.program.settled
+
+    @property
+    def cache_state(self) -> str:
+        return "off"
+
+    def save(self, path: str) -> None:
+        self.program.save(path)
+
+
+class UnlinkedExecutable(ABC):
+    """An executable that runs its unit as it is, and makes no program file."""
+
+    def __init__(self, unit: Unit) -> None:
+        self.unit = unit
+
+    @abstractmethod
+    def __call__(self, *arrays: Tensor, out: Sequence[Tensor] | None = None) -> list[Tensor]:
+        """Run the unit; results are written to `out` where it is given."""
+
+    @property
+    def program(self) -> AnyProgram:
+        raise self._not_linked()
+
+    def link(self, keep: Keep) -> AnyProgram:
+        raise self._not_linked()
+
+    @property
+    def settled(self) -> Settled:
+        return UNSETTLED
+
+    @property
+    def cache_state(self) -> str:
+        return "off"
+
+    def _not_linked(self) -> UnsupportedOnTargetError:
+        message = f"`{self.unit.name}` is compiled for a target that makes no program files"
+        return UnsupportedOnTargetError(message, help='compile with target="cpu"')
 
 
 def unmeasured(target: str) -> UnsupportedOnTargetError:

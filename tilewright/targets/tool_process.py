@@ -114,7 +114,7 @@ class ToolProcess:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, document: Any, text: bytes) -> Answer:
+    def ask(self, document: object, text: bytes) -> Answer:
         """Send one request and read its answer. After any exception the process is dead.
 
         Raises:
@@ -180,7 +180,7 @@ class ToolPool:
         self._idle: list[ToolProcess] = []
         _pools.add(self)
 
-    def ask(self, document: Any, text: bytes) -> Answer:
+    def ask(self, document: object, text: bytes) -> Answer:
         """Send one request to an idle process, or to a new one, and read its answer.
 
         Raises:

@@ -14,7 +14,7 @@ from api_support import run, same
 
 import tilewright as tw
 from tilewright.errors import ArgumentError, DTypeError, TilewrightError, UnsupportedOnTargetError
-from tilewright.interop.dlpack import to_numpy
+from tilewright.runtime.dlpack import to_numpy
 
 
 def needs(library: str):

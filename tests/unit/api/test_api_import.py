@@ -11,6 +11,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.api.pytree import build, flatten, paths
+from tilewright.interop import importers
 
 HEAVY = ("xdsl", "llvmlite", "torch", "jax", "ml_dtypes", "rich", "cyclopts")
 
@@ -32,8 +33,9 @@ def test_importing_is_quick():
 
 
 def test_public_names():
-    assert sorted(tw.api.__all__, key=str) == sorted(set(tw.api.__all__), key=str)
-    for name in tw.api.__all__:
+    names = [*tw.api.__all__, *importers.__all__]
+    assert len(names) == len(set(names))
+    for name in names:
         value = getattr(tw, name)
         if inspect.isfunction(value) or inspect.isclass(value):
             assert value.__doc__, name
@@ -48,7 +50,7 @@ def test_public_names():
 def test_everything_can_be_imported_at_once():
     names: dict[str, object] = {}
     exec("from tilewright import *", names)
-    assert set(tw.api.__all__) | {"options"} == set(names) - {"__builtins__"}
+    assert set(tw.api.__all__) | set(importers.__all__) | {"options"} == set(names) - {"__builtins__"}
     assert names["sum"] is tw.sum
     assert names["options"] is tw.options
     loaded = "import sys, tilewright; print('tilewright.api' in sys.modules)"

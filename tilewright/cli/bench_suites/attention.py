@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -84,16 +85,16 @@ def _case(form: _Form) -> Case:
 
 
 @tw.jit
-def _full(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
+def _full(q: object, k: object, v: object, mask: object = None) -> Any:
     return tw.nn.attention(q, k, v, mask)
 
 
 @tw.jit
-def _causal(q: Any, k: Any, v: Any) -> Any:
+def _causal(q: object, k: object, v: object) -> Any:
     return tw.nn.attention(q, k, v, causal=True)
 
 
-def _by_parts(numpy: Any, q: Any, k: Any, v: Any, mask: Any = None, *, causal: bool) -> Any:
+def _by_parts(numpy: ModuleType, q: Any, k: Any, v: Any, mask: Any = None, *, causal: bool) -> Any:
     # Query heads that share a key head are an axis of their own.
     grouped = q.reshape(q.shape[0], k.shape[1], -1, *q.shape[2:])
     logits = grouped @ k[:, :, None].swapaxes(-1, -2) * q.dtype.type(q.shape[-1] ** -0.5)
@@ -106,24 +107,24 @@ def _by_parts(numpy: Any, q: Any, k: Any, v: Any, mask: Any = None, *, causal: b
     return (weights / weights.sum(-1, keepdims=True) @ v[:, :, None]).reshape(q.shape)
 
 
-def _torch(torch: Any, q: Any, k: Any, v: Any, mask: Any = None, *, causal: bool) -> Any:
+def _torch(torch: ModuleType, q: Any, k: Any, v: object, mask: object = None, *, causal: bool) -> Any:
     grouped = q.shape[1] != k.shape[1]
     return torch.nn.functional.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=grouped
     )
 
 
-def _jax(jax: Any, q: Any, k: Any, v: Any, mask: Any = None, *, causal: bool) -> Any:
+def _jax(jax: ModuleType, q: Any, k: Any, v: Any, mask: object = None, *, causal: bool) -> Any:
     # JAX wants (batch, length, heads, size).
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
     return jax.nn.dot_product_attention(q, k, v, mask=mask, is_causal=causal).swapaxes(1, 2)
 
 
-def _jax_by_parts(jax: Any, *inputs: Any, causal: bool) -> Any:
+def _jax_by_parts(jax: ModuleType, *inputs: object, causal: bool) -> Any:
     return _by_parts(jax.numpy, *inputs, causal=causal)
 
 
-def _onnx(onnx: Any, *inputs: Array, causal: bool) -> bytes:
+def _onnx(onnx: ModuleType, *inputs: Array, causal: bool) -> bytes:
     make, names = onnx.helper.make_node, [f"x{n}" for n in range(len(inputs))]
     nodes: list[Any] = []
     constants: dict[str, Array] = {}

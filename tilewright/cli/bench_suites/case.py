@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -79,7 +80,7 @@ class DeviceCase(Case):
         return self.cut(result)
 
 
-def first(result: Any) -> Any:
+def first(result: object) -> Any:
     """Select the array of a function's result that is compared."""
     several: Any = result
     return several[0] if isinstance(result, tuple | list) else result
@@ -162,9 +163,9 @@ def normal_of(dtype: str, *shapes: tuple[int, ...]) -> Callable[[np.random.Gener
 
 
 def onnx_model(
-    onnx: Any,
+    onnx: ModuleType,
     inputs: tuple[Array, ...],
-    nodes: list[Any],
+    nodes: Sequence[object],
     constants: Mapping[str, Array],
     opset: int = 20,
     result: Any = np.float32,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import tilewright as tw
 from tilewright.cli.bench_suites.case import CompilerCase
@@ -191,15 +191,17 @@ def _product_and_gelu(a: Any, b: Any, bias: Any) -> Any:
     return tw.nn.gelu(a @ b + bias)
 
 
-def _layer_norm(x: Any) -> Any:
+def _layer_norm(x: object) -> Any:
     centred = x - tw.mean(x, axis=-1, keepdims=True)
     return centred / tw.sqrt(tw.mean(centred * centred, axis=-1, keepdims=True) + 1e-5)
 
 
-def _compile(function: Callable[..., Any], types: tuple[tw.ShapeDtype, ...], chip: str) -> CudaProgram:
+def _compile(function: Callable[..., object], types: tuple[tw.ShapeDtype, ...], chip: str) -> CudaProgram:
     """To machine code: cubins are made when they are first asked for."""
-    with tw.options(cache=False):
-        program: Any = tw.jit(function).lower(*types).compile(f"cuda:{chip}").executable
+    from tilewright.driver.compile import build_executable
+
+    lowered = tw.jit(function).lower(*types)
+    program = cast("CudaProgram", build_executable(lowered.graph, f"cuda:{chip}", lowered.donated))
     program.cubins  # noqa: B018
     return program
 

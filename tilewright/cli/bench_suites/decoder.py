@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -110,7 +111,7 @@ def _case(name: str, model: _Model, inputs: Any, ours: Callable[..., Any], lengt
     """`pairs` of a query and a key that it sees, for each head."""
 
     def of_library(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(library: Any, tokens: Any, position: Any = 0, *caches: Any) -> Any:
+        def call(library: ModuleType, tokens: Any, position: Any = 0, *caches: Any) -> Any:
             return function(library, model, _Feed(tokens, position, caches))
 
         return call
@@ -138,7 +139,7 @@ def _case(name: str, model: _Model, inputs: Any, ours: Callable[..., Any], lengt
 # ---- one formula for NumPy and JAX -----------------------------------------------------------------------------------
 
 
-def _logits(library: Any, model: _Model, weights: Any, feed: _Feed, write: Write) -> Any:
+def _logits(library: ModuleType, model: _Model, weights: Any, feed: _Feed, write: Write) -> Any:
     config, length = model.config, feed.tokens.shape[1]
     half, group = config.head_size // 2, config.query_heads // config.key_heads
     rows = feed.position + library.arange(length)
@@ -182,13 +183,13 @@ def _logits(library: Any, model: _Model, weights: Any, feed: _Feed, write: Write
     return linear(norm(x[:, -1], "norm"), "output")
 
 
-def _exact_logits(numpy: Any, model: _Model, feed: _Feed) -> Any:
+def _exact_logits(numpy: ModuleType, model: _Model, feed: _Feed) -> Any:
     """In float64, as the tokens and caches that it is given."""
     weights = {name: value.astype(np.float64) for name, value in model.weights.items()}
     return _numpy_logits(numpy, model, feed, weights)
 
 
-def _numpy_logits(numpy: Any, model: _Model, feed: _Feed, weights: Weights | None = None) -> Any:
+def _numpy_logits(numpy: ModuleType, model: _Model, feed: _Feed, weights: Weights | None = None) -> Any:
     def write(cache: Any, rows: Any, position: Any) -> Any:
         cache[:, :, position : position + rows.shape[2]] = rows
         return cache
@@ -196,7 +197,7 @@ def _numpy_logits(numpy: Any, model: _Model, feed: _Feed, weights: Weights | Non
     return _logits(numpy, model, weights or model.weights, feed, write)
 
 
-def _jax_logits(jax: Any, model: _Model, feed: _Feed) -> Any:
+def _jax_logits(jax: ModuleType, model: _Model, feed: _Feed) -> Any:
     def write(cache: Any, rows: Any, position: Any) -> Any:
         return jax.lax.dynamic_update_slice(cache, rows, (0, 0, position, 0))
 
@@ -207,12 +208,12 @@ def _jax_logits(jax: Any, model: _Model, feed: _Feed) -> Any:
 # ---- torch -----------------------------------------------------------------------------------------------------------
 
 
-def _torch_logits(torch: Any, model: _Model, feed: _Feed) -> Any:
+def _torch_logits(torch: ModuleType, model: _Model, feed: _Feed) -> Any:
     with torch.inference_mode():
         return _torch_forward(torch, model, feed)
 
 
-def _torch_forward(torch: Any, model: _Model, feed: _Feed) -> Any:
+def _torch_forward(torch: ModuleType, model: _Model, feed: _Feed) -> Any:
     config, functional, length = model.config, torch.nn.functional, feed.tokens.shape[1]
     # Views of the same memory, which cost microseconds.
     weights = {name: torch.from_numpy(value) for name, value in model.weights.items()}
@@ -254,7 +255,7 @@ def _torch_forward(torch: Any, model: _Model, feed: _Feed) -> Any:
 # ---- ONNX ------------------------------------------------------------------------------------------------------------
 
 
-def _onnx_decoder(onnx: Any, model: _Model, feed: _Feed) -> bytes:
+def _onnx_decoder(onnx: ModuleType, model: _Model, feed: _Feed) -> bytes:
     """The model in the form that exporters for ONNX Runtime write: rotary positions, caches and attention in one node,
     whose query, key and value are results of one matmul."""
     config, weights, graph = model.config, model.weights, OnnxGraph(onnx)

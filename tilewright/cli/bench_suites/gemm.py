@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,7 @@ def _operands(sizes: Sizes) -> tuple[tuple[int, int], tuple[int, int]]:
 # ---- floats ----------------------------------------------------------------------------------------------------------
 
 
-def _multiply(library: Any, a: Any, b: Any) -> Any:
+def _multiply(library: ModuleType, a: Any, b: Any) -> Any:
     return a @ b
 
 
@@ -121,7 +122,7 @@ def _batched(products: int, sizes: Sizes) -> Case:
     return _case(f"{products} of {_text(sizes)}", sizes, shapes, _product, peers, products=products)
 
 
-def _onnx_product(onnx: Any, *inputs: Array) -> bytes:
+def _onnx_product(onnx: ModuleType, *inputs: Array) -> bytes:
     node = onnx.helper.make_node("MatMul", ["x0", "x1"], ["y"])
     return onnx_model(onnx, inputs, [node], {}, result=inputs[0].dtype)
 
@@ -162,7 +163,7 @@ def _transposed_right(sizes: Sizes) -> Case:
 
 
 def _onnx_gemm(transposed: str) -> Callable[..., bytes]:
-    def build(onnx: Any, *inputs: Array) -> bytes:
+    def build(onnx: ModuleType, *inputs: Array) -> bytes:
         node = onnx.helper.make_node("Gemm", ["x0", "x1"], ["y"], **{transposed: 1})
         return onnx_model(onnx, inputs, [node], {})
 
@@ -186,7 +187,7 @@ def _narrow(dtype: str, sizes: Sizes) -> Case:
     return _case(_text(sizes), sizes, _operands(sizes), _product, peers, dtype=dtype, reference=_multiply)
 
 
-def _onnx_wide(onnx: Any, *inputs: Array) -> bytes:
+def _onnx_wide(onnx: ModuleType, *inputs: Array) -> bytes:
     make, storage = onnx.helper.make_node, onnx.helper.np_dtype_to_tensor_dtype(inputs[0].dtype)
     nodes = [make("Cast", [f"x{n}"], [f"wide{n}"], to=onnx.TensorProto.FLOAT) for n in range(2)]
     nodes += [make("MatMul", ["wide0", "wide1"], ["product"]), make("Cast", ["product"], ["y"], to=storage)]
@@ -197,7 +198,7 @@ def _onnx_wide(onnx: Any, *inputs: Array) -> bytes:
 
 
 @tw.jit
-def _integer_product(a: Any, b: Any) -> Any:
+def _integer_product(a: object, b: object) -> Any:
     return tw.matmul(a, b, dtype=tw.i32)
 
 
@@ -207,14 +208,14 @@ def _integers(sizes: Sizes) -> Case:
     def inputs(generator: np.random.Generator) -> tuple[Array, ...]:
         return tuple(generator.integers(-128, 128, shape, np.int8) for shape in _operands(sizes))
 
-    def in_doubles(numpy: Any, a: Any, b: Any) -> Any:
+    def in_doubles(numpy: ModuleType, a: Any, b: Any) -> Any:
         # Exact; NumPy's own product of integers is an element loop.
         return a.astype(numpy.float64) @ b.astype(numpy.float64)
 
-    def jax_product(jax: Any, a: Any, b: Any) -> Any:
+    def jax_product(jax: ModuleType, a: object, b: object) -> Any:
         return jax.lax.dot_general(a, b, (((1,), (0,)), ((), ())), preferred_element_type="int32")
 
-    def onnx_product(onnx: Any, *inputs: Array) -> bytes:
+    def onnx_product(onnx: ModuleType, *inputs: Array) -> bytes:
         node = onnx.helper.make_node("MatMulInteger", ["x0", "x1"], ["y"])
         return onnx_model(onnx, inputs, [node], {}, result=np.int32)
 
@@ -251,7 +252,7 @@ def _product_residual(x: Any, weight: Any, residual: Any) -> Any:
 
 
 def _bias_gelu(sizes: Sizes) -> Case:
-    def reference(numpy: Any, x: Any, weight: Any, bias: Any) -> Any:
+    def reference(numpy: ModuleType, x: Any, weight: Any, bias: Any) -> Any:
         sums = x @ weight + bias
         return sums * 0.5 * (1 + exact_erf(sums * 0.5**0.5))
 
@@ -278,7 +279,7 @@ def _residual(sizes: Sizes) -> Case:
 
 
 def _onnx_then_add(activation: str | None) -> Callable[..., bytes]:
-    def build(onnx: Any, *inputs: Array) -> bytes:
+    def build(onnx: ModuleType, *inputs: Array) -> bytes:
         make = onnx.helper.make_node
         nodes = [make("MatMul", ["x0", "x1"], ["product"])]
         nodes += [make("Add", ["product", "x2"], ["sum" if activation else "y"])]

@@ -103,7 +103,7 @@ def _elementwise(x: Any, y: Any, bias: Any) -> Any:
     return tw.maximum(both, 0.0) * y + tw.abs(x)
 
 
-def _layer_norm(x: Any) -> Any:
+def _layer_norm(x: object) -> Any:
     centred = x - tw.mean(x, axis=-1, keepdims=True)
     return centred / tw.sqrt(tw.mean(centred * centred, axis=-1, keepdims=True) + 1e-5)
 
@@ -124,7 +124,9 @@ class Timed:
     simulation_s: float
 
 
-def _timed(function: Callable[..., Any], types: tuple[tw.ShapeDtype, ...], machine: str, schedule: Schedule) -> Timed:
+def _timed(
+    function: Callable[..., object], types: tuple[tw.ShapeDtype, ...], machine: str, schedule: Schedule
+) -> Timed:
     """Compile a program, and let the simulator count its time."""
     from tilewright.frontend.build import build_module
     from tilewright.machines.machine import load

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -111,14 +112,14 @@ def onnx_case(
 
     @cache
     def model() -> Any:
-        from tilewright.api.importers import from_onnx
+        from tilewright.interop.importers import from_onnx
 
         return from_onnx(path())
 
     def ours(*inputs: Any) -> Any:
         return model()(*inputs)
 
-    def model_bytes(onnx: Any, *inputs: Any) -> bytes:
+    def model_bytes(onnx: ModuleType, *inputs: object) -> bytes:
         return path().read_bytes()
 
     return Case(
@@ -136,7 +137,7 @@ def onnx_case(
 
 def _compile_seconds(path: Callable[[], Path], inputs: tuple[Array, ...]) -> float:
     """From the file to a program that is ready, with nothing in a cache."""
-    from tilewright.api.importers import from_onnx
+    from tilewright.interop.importers import from_onnx
     from tilewright.options import options
 
     start = time.perf_counter()
@@ -148,7 +149,7 @@ def _compile_seconds(path: Callable[[], Path], inputs: tuple[Array, ...]) -> flo
 def _run_elsewhere(
     path: Callable[[], Path],
     make_inputs: Callable[[np.random.Generator], tuple[Array, ...]],
-    numpy: Any,
+    numpy: ModuleType,
     *widened: Array,
 ) -> Any:
     """The first output that ONNX Runtime gives."""
@@ -167,7 +168,7 @@ def _run_elsewhere(
 # ---- the sentence encoder, exported from torch -----------------------------------------------------------------------
 
 
-def exported_encoder(encode: Callable[..., Any], inputs: tuple[Array, ...]) -> Path:
+def exported_encoder(encode: Callable[..., object], inputs: tuple[Array, ...]) -> Path:
     """The file that torch exports of a function of its module, token ids and a mask, with all weights inside. It is
     kept in the user's cache.
 
@@ -185,7 +186,7 @@ def exported_encoder(encode: Callable[..., Any], inputs: tuple[Array, ...]) -> P
     torch: Any = importlib.import_module("torch")
 
     class Encoder(torch.nn.Module):
-        def forward(self, ids: Any, mask: Any) -> Any:
+        def forward(self, ids: object, mask: object) -> Any:
             return encode(torch, ids, mask)
 
     path.parent.mkdir(parents=True, exist_ok=True)

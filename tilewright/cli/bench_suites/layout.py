@@ -50,7 +50,7 @@ def chain(length: int) -> Any:
     kernel = tile.kernel("chain", (), [tile.ref(half)] * 3 + [tile.ref(single)], ["in", "in", "in", "out"])
     block = kernel.body.block
 
-    def emit(kind: type[tile.TileOp], operands: list[Any], **attributes: Any) -> Any:
+    def emit(kind: type[tile.TileOp], operands: list[Any], **attributes: object) -> Any:
         primitive = kind.name.removeprefix("tile.")
         inputs = [_array_type(operand) for operand in operands]
         (result,) = infer(primitive, inputs, {"dtype": inputs[0].dtype.name, **attributes})
@@ -104,7 +104,7 @@ def _identity() -> Any:
     return AffineMap.identity(2)
 
 
-def _softmax(x: Any) -> Any:
+def _softmax(x: object) -> Any:
     return tw.nn.softmax(x, axis=-1)
 
 
@@ -121,7 +121,7 @@ def _attention_kernel() -> Any:
     return _tiled(_attention, whole, whole, whole)
 
 
-def _tiled(function: Callable[..., Any], *arguments: Any) -> Any:
+def _tiled(function: Callable[..., object], *arguments: object) -> Any:
     """The only kernel of an array program, with the tiles of a CPU."""
     from tilewright.frontend.build import build_module
     from tilewright.machines.machine import load

@@ -41,12 +41,12 @@ def load_example(name: str) -> ModuleType:
 class OnnxGraph:
     """Nodes in order; each step gives the name of its first result."""
 
-    def __init__(self, onnx: Any) -> None:
+    def __init__(self, onnx: ModuleType) -> None:
         self._onnx = onnx
         self.nodes: list[Any] = []
         self.constants: dict[str, Array] = {}
 
-    def constant(self, name: str, value: Any) -> str:
+    def constant(self, name: str, value: object) -> str:
         self.constants[name] = np.asarray(value)
         return name
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,7 @@ def _case(encode: Callable[..., Any], weights: Weights, batch: int, length: int)
         lengths[0] = length
         return ids, (np.arange(length) < lengths[:, None]).astype(np.int64)
 
-    def onnx_encoder(onnx: Any, ids: Any, mask: Any) -> bytes:
+    def onnx_encoder(onnx: ModuleType, ids: Any, mask: Any) -> bytes:
         return _onnx_encoder(onnx, weights, ids, mask)
 
     tokens = batch * length
@@ -106,7 +107,7 @@ def _case(encode: Callable[..., Any], weights: Weights, batch: int, length: int)
 # ---- one formula for NumPy and JAX -----------------------------------------------------------------------------------
 
 
-def _encode(library: Any, weights: Any, ids: Any, mask: Any, gelu: Callable[[Any], Any]) -> Any:
+def _encode(library: ModuleType, weights: Any, ids: Any, mask: Any, gelu: Callable[[Any], Any]) -> Any:
     def linear(x: Any, name: str) -> Any:
         return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
 
@@ -137,14 +138,14 @@ def _encode(library: Any, weights: Any, ids: Any, mask: Any, gelu: Callable[[Any
 
 
 def _numpy_encoder(weights: Weights) -> Callable[..., Any]:
-    def encode(numpy: Any, ids: Any, mask: Any) -> Any:
+    def encode(numpy: ModuleType, ids: Any, mask: Any) -> Any:
         return _encode(numpy, weights, ids, mask, lambda x: numpy_gelu(numpy, x))
 
     return encode
 
 
 def _jax_encoder(weights: Weights) -> Callable[..., Any]:
-    def encode(jax: Any, ids: Any, mask: Any) -> Any:
+    def encode(jax: ModuleType, ids: object, mask: object) -> Any:
         constants = {name: jax.numpy.asarray(value) for name, value in weights.items()}
         return _encode(jax.numpy, constants, ids, mask, lambda x: jax.nn.gelu(x, approximate=False))
 
@@ -153,13 +154,13 @@ def _jax_encoder(weights: Weights) -> Callable[..., Any]:
 
 def _torch_encoder(weights: Weights) -> Callable[..., Any]:
     @cache
-    def tensors(torch: Any) -> dict[str, Any]:
+    def tensors(torch: ModuleType) -> dict[str, Any]:
         return {name: torch.from_numpy(value) for name, value in weights.items()}
 
-    def encode(torch: Any, ids: Any, mask: Any) -> Any:
+    def encode(torch: ModuleType, ids: Any, mask: Any) -> Any:
         w, functional = tensors(torch), torch.nn.functional
 
-        def linear(x: Any, name: str) -> Any:
+        def linear(x: object, name: str) -> Any:
             return functional.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
 
         def norm(x: Any, name: str) -> Any:
@@ -189,7 +190,7 @@ def _torch_encoder(weights: Weights) -> Callable[..., Any]:
 # ---- ONNX ------------------------------------------------------------------------------------------------------------
 
 
-def _onnx_encoder(onnx: Any, weights: Weights, ids: Array, mask: Array) -> bytes:
+def _onnx_encoder(onnx: ModuleType, weights: Weights, ids: Array, mask: Array) -> bytes:
     """The model in the fused form that ONNX Runtime's own optimiser for transformers writes: one node an attention."""
     graph = OnnxGraph(onnx)
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ class _Product:
     def cut(self, result: Array) -> Array:
         return result[..., picked(self.sizes[0])[:, None], picked(self.sizes[1])]
 
-    def reference(self, numpy: Any, a: Array, b: Array) -> Array:
+    def reference(self, numpy: ModuleType, a: Array, b: Array) -> Array:
         left, right = self.operands(a, b)
         return left[..., picked(self.sizes[0]), :] @ right[..., picked(self.sizes[1])]
 
@@ -117,7 +118,7 @@ class _Product:
 def _floats(dtype: str, sizes: Sizes, *, left: bool = False, right: bool = False, batch: int = 0) -> DeviceCase:
     product = _Product(sizes, dtype, dtype, left, right, batch)
 
-    def multiplied(a: Any, b: Any) -> Any:
+    def multiplied(a: object, b: object) -> Any:
         x, y = product.operands(a, b)
         return x @ y
 
@@ -132,7 +133,7 @@ def _floats_of_8_bits(sizes: Sizes) -> DeviceCase:
     """Of e4m3 to bf16, without scales: torch's are 1."""
     product = _Product(sizes, "f8e4m3fn", "bf16", right=True)
 
-    def scaled(torch: Any, a: Any, b: Any, fast: bool) -> Any:
+    def scaled(torch: ModuleType, a: Any, b: Any, fast: bool) -> Any:
         one = _one_on(torch, a.device)
         return torch._scaled_mm(a, b.T, one, one, out_dtype=torch.bfloat16, use_fast_accum=fast)
 
@@ -154,7 +155,7 @@ def _product_to_bf16(a: Any, b: Any) -> Any:
 
 
 @cache
-def _one_on(torch: Any, device: Any) -> Any:
+def _one_on(torch: ModuleType, device: object) -> Any:
     """A scale of 1, made once: making it is a launch."""
     return torch.ones((), device=device)
 
@@ -169,7 +170,7 @@ def _integers(sizes: Sizes) -> DeviceCase:
     def inputs(generator: np.random.Generator) -> tuple[Array, ...]:
         return tuple(generator.integers(-128, 128, shape, np.int8) for shape in product.shapes)
 
-    def exact(numpy: Any, a: Array, b: Array) -> Array:
+    def exact(numpy: ModuleType, a: Array, b: Array) -> Array:
         rows, columns = a[picked(sizes[0])], b[picked(sizes[1])]
         # Sums of doubles are exact up to 2^53, and products of integers in NumPy an element loop.
         return rows.astype(np.float64) @ columns.astype(np.float64).T
@@ -200,13 +201,13 @@ def _bias_gelu(sizes: Sizes) -> DeviceCase:
     """By a hyperbolic tangent, which cuBLASLt has, too."""
     product = _Product(sizes, "bf16", "bf16")
 
-    def fused(torch: Any, a: Any, b: Any, bias: Any) -> Any:
+    def fused(torch: ModuleType, a: object, b: object, bias: object) -> Any:
         return torch._addmm_activation(bias, a, b, use_gelu=True)
 
-    def by_parts(torch: Any, a: Any, b: Any, bias: Any) -> Any:
+    def by_parts(torch: ModuleType, a: object, b: object, bias: object) -> Any:
         return torch.nn.functional.gelu(torch.addmm(bias, a, b), approximate="tanh")
 
-    def reference(numpy: Any, a: Array, b: Array, bias: Array) -> Array:
+    def reference(numpy: ModuleType, a: Array, b: Array, bias: Array) -> Array:
         x = product.reference(numpy, a, b) + bias[picked(sizes[1])]
         return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
@@ -257,7 +258,7 @@ class _Attention:
     def cut(self, result: Array) -> Array:
         return result[-1, picked(self.heads, 2)][:, picked(self.length)]
 
-    def reference(self, numpy: Any, q: Array, k: Array, v: Array) -> Array:
+    def reference(self, numpy: ModuleType, q: Array, k: Array, v: Array) -> Array:
         heads, rows = picked(self.heads, 2), picked(self.length)
         kept = heads // (self.heads // k.shape[1])
         logits = q[-1, heads][:, rows] @ k[-1, kept].swapaxes(-1, -2) * self.size**-0.5
@@ -290,7 +291,7 @@ def _attentions(quick: bool) -> tuple[DeviceCase, ...]:
 
 
 def _attention(form: _Attention) -> DeviceCase:
-    def sdpa(torch: Any, q: Any, k: Any, v: Any, backend: str) -> Any:
+    def sdpa(torch: ModuleType, q: object, k: object, v: object, backend: str) -> Any:
         chosen = getattr(torch.nn.attention.SDPBackend, backend)
         with torch.nn.attention.sdpa_kernel(chosen):
             return torch.nn.functional.scaled_dot_product_attention(

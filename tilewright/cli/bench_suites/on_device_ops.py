@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ def _on_device(case: Case) -> DeviceCase:
     def cut(result: Array) -> Array:
         return result[picked(result.shape[0])]
 
-    def reference(numpy: Any, x: Array, *others: Array) -> Array:
+    def reference(numpy: ModuleType, x: Array, *others: Array) -> Array:
         # Others of its shape are operands as it is, and vectors go with its rows.
         rows = [each[picked(len(each))] if each.shape == x.shape else each for each in others]
         some = x[:, picked(x.shape[1])] if by_columns else x[picked(x.shape[0])]
@@ -63,7 +64,7 @@ def _on_device(case: Case) -> DeviceCase:
 
 
 def _gathering(case: Case, count: int) -> DeviceCase:
-    def reference(numpy: Any, table: Array, rows: Array) -> Array:
+    def reference(numpy: ModuleType, table: Array, rows: Array) -> Array:
         return table[rows[picked(count)]]
 
     def cut(result: Array) -> Array:
@@ -72,10 +73,10 @@ def _gathering(case: Case, count: int) -> DeviceCase:
     return _with_cut(case, cut, reference)
 
 
-def _with_cut(case: Case, cut: Callable[[Array], Array], reference: Callable[..., Any]) -> DeviceCase:
+def _with_cut(case: Case, cut: Callable[[Array], Array], reference: Callable[..., object]) -> DeviceCase:
     kernel = next(kernel for name, kernel in _TRITON.items() if case.name.startswith(name))
 
-    def triton(kernels: Any, *arrays: Any) -> Any:
+    def triton(kernels: object, *arrays: object) -> Any:
         return getattr(kernels, kernel)(*arrays)
 
     return DeviceCase(

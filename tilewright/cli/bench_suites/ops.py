@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,7 @@ def on_matrix(rows: int, columns: int) -> tuple[Case, ...]:
         terms: int = 1,
         out: int = size,
         more: tuple[tuple[int, ...], ...] = (),
-        reference: Callable[..., Any] | None = None,
+        reference: Callable[..., object] | None = None,
     ) -> Case:
         return Case(
             name=f"{name} {rows}x{columns}",
@@ -86,22 +87,22 @@ def on_matrix(rows: int, columns: int) -> tuple[Case, ...]:
 
 
 @tw.jit
-def _softmax(x: Any) -> Any:
+def _softmax(x: object) -> Any:
     return tw.nn.softmax(x, axis=-1)
 
 
 @tw.jit
-def _layer_norm(x: Any, weight: Any, bias: Any) -> Any:
+def _layer_norm(x: object, weight: object, bias: object) -> Any:
     return tw.nn.layer_norm(x, weight, bias, eps=EPSILON)
 
 
 @tw.jit
-def _rms_norm(x: Any, weight: Any) -> Any:
+def _rms_norm(x: object, weight: object) -> Any:
     return tw.nn.rms_norm(x, weight, eps=EPSILON)
 
 
 @tw.jit
-def _gelu(x: Any) -> Any:
+def _gelu(x: object) -> Any:
     return tw.nn.gelu(x)
 
 
@@ -111,30 +112,30 @@ def _chain(x: Any, y: Any) -> Any:
 
 
 @tw.jit
-def _row_sum(x: Any) -> Any:
+def _row_sum(x: object) -> Any:
     return tw.sum(x, axis=1)
 
 
 @tw.jit
-def _column_sum(x: Any) -> Any:
+def _column_sum(x: object) -> Any:
     return tw.sum(x, axis=0)
 
 
-def _softmax_by_parts(numpy: Any, x: Any) -> Any:
+def _softmax_by_parts(numpy: ModuleType, x: Any) -> Any:
     weights = numpy.exp(x - x.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
 
 
-def _layer_norm_by_parts(numpy: Any, x: Any, weight: Any, bias: Any) -> Any:
+def _layer_norm_by_parts(numpy: ModuleType, x: Any, weight: Any, bias: Any) -> Any:
     centred = x - x.mean(-1, keepdims=True)
     return centred / numpy.sqrt((centred * centred).mean(-1, keepdims=True) + EPSILON) * weight + bias
 
 
-def _rms_norm_by_parts(numpy: Any, x: Any, weight: Any) -> Any:
+def _rms_norm_by_parts(numpy: ModuleType, x: Any, weight: Any) -> Any:
     return x / numpy.sqrt((x * x).mean(-1, keepdims=True) + EPSILON) * weight
 
 
-def numpy_erf(numpy: Any, x: Array) -> Array:
+def numpy_erf(numpy: ModuleType, x: Array) -> Array:
     """The error function of f32, to 2e-7 absolute."""
     t = 1 / (1 + numpy.float32(_ERF_SCALE) * numpy.abs(x))
     total = numpy.float32(_ERF[0])
@@ -143,19 +144,19 @@ def numpy_erf(numpy: Any, x: Array) -> Array:
     return numpy.sign(x) * (1 - total * t * numpy.exp(-x * x))
 
 
-def numpy_gelu(numpy: Any, x: Array) -> Array:
+def numpy_gelu(numpy: ModuleType, x: Array) -> Array:
     """GELU of f32 by the error function."""
     return x * numpy.float32(0.5) * (1 + numpy_erf(numpy, x * numpy.float32(_SQRT_HALF)))
 
 
-def _exact_gelu(numpy: Any, x: Array) -> Array:
+def _exact_gelu(numpy: ModuleType, x: Array) -> Array:
     return x * 0.5 * (1 + exact_erf(x * _SQRT_HALF))
 
 
-def _graph(*steps: tuple[str, list[str], str, dict[str, Any]], **constants: Any) -> Callable[..., bytes]:
+def _graph(*steps: tuple[str, list[str], str, Mapping[str, object]], **constants: object) -> Callable[..., bytes]:
     """A model of nodes `(operator, inputs, outputs with spaces between, attributes)` and constants by name."""
 
-    def build(onnx: Any, *inputs: Array) -> bytes:
+    def build(onnx: ModuleType, *inputs: Array) -> bytes:
         nodes = [onnx.helper.make_node(kind, read, written.split(), **more) for kind, read, written, more in steps]
         return onnx_model(onnx, inputs, nodes, {name: np.asarray(value) for name, value in constants.items()})
 
@@ -237,7 +238,7 @@ def transposition(shape: tuple[int, ...], order: tuple[int, ...], suffix: str) -
     """f32 with its dims in another order."""
 
     @tw.jit
-    def transpose(x: Any) -> Any:
+    def transpose(x: object) -> Any:
         return tw.permute_dims(x, order)
 
     peers: UnaryPeers = {
@@ -254,7 +255,7 @@ def running_sum(shape: tuple[int, ...], axis: int, suffix: str) -> Case:
     """Cumulative sums of f32 along an axis."""
 
     @tw.jit
-    def cumulative_sum(x: Any) -> Any:
+    def cumulative_sum(x: object) -> Any:
         return tw.cumulative_sum(x, axis=axis)
 
     peers: UnaryPeers = {
@@ -274,7 +275,7 @@ def running_sum(shape: tuple[int, ...], axis: int, suffix: str) -> Case:
 
 
 @tw.jit
-def _rows_at(table: Any, rows: Any) -> Any:
+def _rows_at(table: object, rows: object) -> Any:
     return tw.take(table, rows, axis=0)
 
 
@@ -296,10 +297,10 @@ def gathering(shape: tuple[int, int], count: int) -> Case:
 
 def _top_k(size: int, count: int) -> Case:
     @tw.jit
-    def top_k(x: Any) -> Any:
+    def top_k(x: object) -> Any:
         return tw.top_k(x, count)
 
-    def by_numpy(numpy: Any, x: Array) -> tuple[Array, Array]:
+    def by_numpy(numpy: ModuleType, x: Array) -> tuple[Array, Array]:
         found = numpy.argpartition(x, -count)[-count:]
         found = found[numpy.argsort(x[found])[::-1]]
         return x[found], found

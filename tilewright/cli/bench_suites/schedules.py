@@ -148,11 +148,11 @@ def _reductions(count: int, most_elements: int) -> Iterator[tuple[str, tuple[int
             yield generator.choice(["sum", "max"]), shape, axes
 
 
-def _reduce(fn: str, axes: tuple[int, ...], x: Any) -> Any:
+def _reduce(fn: str, axes: tuple[int, ...], x: object) -> Any:
     return getattr(tw, fn)(x, axis=axes)
 
 
-def _numpy_reduce(fn: str, axes: tuple[int, ...], x: Any) -> Any:
+def _numpy_reduce(fn: str, axes: tuple[int, ...], x: object) -> Any:
     return getattr(np, fn)(x, axis=axes)
 
 
@@ -172,7 +172,7 @@ def _reduction_case(name: str, fn: str, shape: tuple[int, ...], axes: tuple[int,
 
 
 def _reduction_alternatives(
-    ours: Callable[..., Any], shape: tuple[int, ...], most: int, threads: int
+    ours: Callable[..., object], shape: tuple[int, ...], most: int, threads: int
 ) -> dict[str, Given]:
     """The chosen tile and some of other extents along the dimensions that are kept and those that are reduced."""
     from tilewright.passes.kernels.vector_planner import VectorPlanner
@@ -209,7 +209,9 @@ def _tiles(plan: LoopPlan) -> Iterator[tuple[int, ...]]:
 # ---- what the compiler makes of a program ---------------------------------------------------------------------------
 
 
-def _groups(kind: str, function: Callable[..., Any], shapes: Sequence[tuple[int, ...]], threads: int) -> list[FusedOp]:
+def _groups(
+    kind: str, function: Callable[..., object], shapes: Sequence[tuple[int, ...]], threads: int
+) -> list[FusedOp]:
     """The groups of a kind, before they become kernels."""
     from tilewright.dialects.array import FusedOp
     from tilewright.frontend.build import build_module

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from xdsl.ir import Block, Operation
 
 from tilewright import dtypes, ops
+from tilewright.cost.program import Cost
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type
 from tilewright.machines.machine import Machine
@@ -34,6 +35,11 @@ class Work:
     def seconds(self, machine: Machine, memory: str = "l3") -> float:
         """Time on one core when compute and memory overlap."""
         return max(self.compute_s, self.bytes / machine.memory(memory).bytes_per_second)
+
+    def cost(self, machine: Machine, memory: str = "l3") -> Cost:
+        """The time on one core and its parts: kernels are parts of one native call, so nothing is launched."""
+        memory_s = self.bytes / machine.memory(memory).bytes_per_second
+        return Cost.of(self.compute_s, memory_s, bytes=self.bytes, flops=self.flops)
 
 
 def block_work(block: Block, machine: Machine) -> Work:

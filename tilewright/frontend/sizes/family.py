@@ -50,7 +50,7 @@ class Trace:
             self.numbers[value] = len(self.values)
             self.values.append(value)
 
-    def constant(self, number: int) -> np.ndarray[Any, Any]:
+    def constant(self, number: int) -> np.ndarray:
         """The contents of the constant that is node `number`."""
         node = self.nodes[number]
         (result,) = node.results
@@ -123,13 +123,13 @@ def fixed_attributes(node: Node) -> Mapping[str, Any]:
     return {key: _form(value) for key, value in node.attributes.items()}
 
 
-def _form(value: Any) -> Any:
+def _form(value: object) -> Any:
     if isinstance(value, tuple):
         return ("tuple", len(cast("tuple[Any, ...]", value)))
     return "integer" if is_integer(value) else value
 
 
-def is_integer(value: Any) -> bool:
+def is_integer(value: object) -> bool:
     """Whether an attribute is one integer; bools are choices, not sizes."""
     return isinstance(value, int) and not isinstance(value, bool)
 

@@ -36,7 +36,7 @@ class Fill:
     value: Any
     or_nan: bool = False
 
-    def is_value(self, value: Any, *, nan_passes: bool = False) -> bool:
+    def is_value(self, value: object, *, nan_passes: bool = False) -> bool:
         """Whether it is just this one; with `nan_passes` where NaN would be the result of a NaN anyway."""
         return bool(self.value == value) and (nan_passes or not self.or_nan)
 
@@ -196,11 +196,11 @@ class Builder:
         """The results of the graph that is being built."""
         self._graphs[-1].outputs = list(values)
 
-    def emit(self, op: str, *operands: Value, **attributes: Any) -> Value:
+    def emit(self, op: str, *operands: Value, **attributes: object) -> Value:
         """Add an operation of one result."""
         return self.emit_all(op, operands, attributes)[0]
 
-    def emit_all(self, op: str, operands: Sequence[Value], attributes: Mapping[str, Any]) -> tuple[Value, ...]:
+    def emit_all(self, op: str, operands: Sequence[Value], attributes: Mapping[str, object]) -> tuple[Value, ...]:
         """Add an operation."""
         return self.append(op, operands, attributes, primitives.infer(op, [o.type for o in operands], attributes))
 
@@ -208,7 +208,7 @@ class Builder:
         self,
         op: str,
         operands: Sequence[Value],
-        attributes: Mapping[str, Any],
+        attributes: Mapping[str, object],
         types: Sequence[ArrayType],
         graphs: Sequence[Graph] = (),
     ) -> tuple[Value, ...]:
@@ -230,7 +230,7 @@ class Builder:
         self._masked = before
         return self._graphs.pop()
 
-    def outermost(self, key: Any, make: Callable[[], Value]) -> Value:
+    def outermost(self, key: object, make: Callable[[], Value]) -> Value:
         """A value outside all regions, made once."""
         if key not in self._known:
             inside, self._graphs = self._graphs, [self.graph]
@@ -238,7 +238,7 @@ class Builder:
             self._graphs = inside
         return self._known[key]
 
-    def number(self, value: Any, type: ArrayType) -> Value:
+    def number(self, value: object, type: ArrayType) -> Value:
         """One number as an array."""
         item = np.asarray(value).item()
         return self.emit("constant", value=item, resource="", shape=type.shape, dtype=type.dtype.name)
@@ -249,7 +249,7 @@ class Builder:
 
     # ---- arguments --------------------------------------------------------------------------------------------------
 
-    def parameter(self, key: Any, type: ArrayType, reading: Reading) -> Value:
+    def parameter(self, key: object, type: ArrayType, reading: Reading) -> Value:
         """An argument that is read from the trace at the sizes of a call."""
 
         def make() -> Value:
@@ -258,7 +258,7 @@ class Builder:
 
         return self.outermost(key, make)
 
-    def scalar(self, key: Any, reading: Reading, dtype: dtypes.DType = _POSITIONS) -> Value:
+    def scalar(self, key: object, reading: Reading, dtype: dtypes.DType = _POSITIONS) -> Value:
         """An integer that is read from the trace."""
         return self.parameter(key, ArrayType((), dtype), reading)
 
@@ -304,7 +304,9 @@ class Builder:
 
     # ---- masks ------------------------------------------------------------------------------------------------------
 
-    def masked(self, number: int, axis: int, value: Any, factors: Axis = None, *, nan_passes: bool = False) -> Padded:
+    def masked(
+        self, number: int, axis: int, value: object, factors: Axis = None, *, nan_passes: bool = False
+    ) -> Padded:
         """The value `number` with `value` in the padding along an axis, for all who read it from here on. `factors`
         state how the axis is padded where its elements are equal.
 

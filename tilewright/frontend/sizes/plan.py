@@ -140,7 +140,7 @@ class PaddedProgram:
                 raise NotUniform("a size that was taken for a multiple of another is not")
 
     def _output(
-        self, number: int, trace: Trace, extents: dict[Sizes, Any]
+        self, number: int, trace: Trace, extents: dict[Sizes, object]
     ) -> tuple[tuple[slice, ...], tuple[int, ...], tuple[int, ...]] | None:
         shape = trace.values[number].shape
         if shape == self._family.largest.values[number].shape:
@@ -176,7 +176,7 @@ def _extent(axis: Axis, extents: dict[Sizes, Any]) -> int | None:
 
 
 def _real_part(
-    axes: Axes, sizes: Sequence[Sizes], shape: tuple[int, ...], extents: dict[Sizes, Any]
+    axes: Axes, sizes: Sequence[Sizes], shape: tuple[int, ...], extents: dict[Sizes, object]
 ) -> tuple[tuple[slice, ...], tuple[int, ...], tuple[int, ...]]:
     """The slice of a padded result, seen with an axis for each factor, and its final shape."""
     cuts: list[slice] = []

@@ -207,7 +207,7 @@ class Walk:
 
     # ---- operators that are defined by other operators --------------------------------------------------------------
 
-    def _body(self, proto: Proto, domain: str, inputs: Sequence[Value], attributes: Mapping[str, Any]) -> Proto:
+    def _body(self, proto: Proto, domain: str, inputs: Sequence[Value], attributes: Mapping[str, object]) -> Proto:
         """The function that ONNX defines an operator by.
 
         Raises:
@@ -234,7 +234,9 @@ class Walk:
         given = () if schema is None else tuple(a.default_value for a in schema.attributes.values())
         return attributes_of(_AttributesOf(tuple(a for a in given if a.name)), self.model.folder)
 
-    def _run_function(self, function: Proto, inputs: Sequence[Value], attributes: Mapping[str, Any]) -> Sequence[Value]:
+    def _run_function(
+        self, function: Proto, inputs: Sequence[Value], attributes: Mapping[str, object]
+    ) -> Sequence[Value]:
         defaults = {a.name: a for a in function.attribute_proto}
         given = attributes_of(_AttributesOf(tuple(defaults.values())), self.model.folder) | dict(attributes)
         versions = {standard_domain(entry.domain): int(entry.version) for entry in function.opset_import}
@@ -320,7 +322,7 @@ def _type_proto(value: Value) -> Proto:
     return helper.make_tensor_type_proto(_CODES[value.dtype.numpy], value.shape)
 
 
-def _with_attributes(proto: Proto, attributes: Mapping[str, Any]) -> Proto:
+def _with_attributes(proto: Proto, attributes: Mapping[str, object]) -> Proto:
     """A copy of a node whose attributes do not refer to those of a function around it."""
     copy = onnx().NodeProto()
     copy.CopyFrom(proto)
@@ -333,7 +335,7 @@ def _with_attributes(proto: Proto, attributes: Mapping[str, Any]) -> Proto:
     return copy
 
 
-def _storable(value: Any) -> Any:
+def _storable(value: object) -> Any:
     if isinstance(value, np.ndarray):
         array: Tensor = value
         return onnx().numpy_helper.from_array(array)

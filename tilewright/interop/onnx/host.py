@@ -113,7 +113,7 @@ def _tensors(node: Proto) -> Iterator[Proto]:
             yield from (tensor.values, tensor.indices)
 
 
-def _read_only(value: Any) -> Any:
+def _read_only(value: object) -> Any:
     """Arrays that nothing can write to: they are the caller's, or other nodes read them."""
     if isinstance(value, np.ndarray):
         view: Tensor = value.view()
@@ -122,7 +122,7 @@ def _read_only(value: Any) -> Any:
     return [_read_only(item) for item in value] if is_sequence(value) else value
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if value is None:
         return None
     if is_sequence(value):

@@ -94,7 +94,7 @@ def standard_domain(domain: str | bytes) -> str:
     return "" if domain in STANDARD_DOMAINS else text(domain)
 
 
-def attributes_of(node: Proto, folder: Path | None, outer: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def attributes_of(node: Proto, folder: Path | None, outer: Mapping[str, object] | None = None) -> dict[str, Any]:
     """Attributes by name, as numbers, text, tuples, arrays and `GraphProto`s. Attributes in a function's body may refer
     to attributes of its caller, `outer`."""
     found: dict[str, Any] = {}

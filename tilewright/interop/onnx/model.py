@@ -20,7 +20,6 @@ from tilewright.errors import ArgumentError, DataDependentShapeError, Unsupporte
 from tilewright.frontend import tracing
 from tilewright.frontend.trace import Value
 from tilewright.interop.arguments import STRINGS, TensorSpec, as_numpy, bound_dims, check_dims, checked, strong
-from tilewright.interop.dlpack import to_numpy
 from tilewright.interop.narrow import STORAGES, is_sequence
 from tilewright.interop.onnx.folding import Folder, HostNeeded, StaticInputsNeeded
 from tilewright.interop.onnx.graph import Walk
@@ -33,6 +32,7 @@ from tilewright.interop.onnx.tensors import STRING, storage_of
 from tilewright.layout.dims import Dim
 from tilewright.locks import Lock
 from tilewright.primitives import ArrayType
+from tilewright.runtime.dlpack import to_numpy
 
 # How many bindings of inputs by value keep their programs.
 _MAX_BINDINGS = 64
@@ -74,7 +74,7 @@ class OnnxModel:
         """The nodes that run on the host, as far as is known before the first call, and why."""
         return () if self._parts is None else self._parts.host_nodes
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: object) -> Any:
         """Run the model; inside a function that is traced, trace it into that.
 
         Raises:
@@ -101,7 +101,7 @@ class OnnxModel:
         """With `dims`, what the model was compiled to so far: see `JitFunction.programs`."""
         return [program for function in self._programs.values() for program in function.programs]
 
-    def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
+    def run(self, names: Sequence[str] | None, feeds: Mapping[str, object]) -> list[Any]:
         """Run as ONNX Runtime's sessions do: outputs called `names`, or all, of inputs by name.
 
         Raises:
@@ -115,7 +115,7 @@ class OnnxModel:
         results = [result] if len(known) == 1 else list(result)
         return results if names is None else [results[known.index(name)] for name in names]
 
-    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+    def lower(self, *args: object, **kwargs: object) -> Lowered:
         """The traced program for arguments, which may be `ShapeDtype`s where no shape depends on their contents.
 
         Raises:
@@ -130,7 +130,7 @@ class OnnxModel:
             except StaticInputsNeeded as needed:
                 self._static |= needed.names
 
-    def host_nodes_for(self, *args: Any, **kwargs: Any) -> tuple[str, ...]:
+    def host_nodes_for(self, *args: object, **kwargs: object) -> tuple[str, ...]:
         """The nodes that run on the host for such arguments, which are traced but not run, and why. Parts after the
         first host node are not looked at.
 
@@ -150,7 +150,7 @@ class OnnxModel:
                 return ()
         return self.host_nodes
 
-    def dynamic(self, *args: Any, **kwargs: Any) -> list[Any]:
+    def dynamic(self, *args: object, **kwargs: object) -> list[Any]:
         """The arguments of the program that `lower` gives for these: those that are not bound by value."""
         return self._program(self._bound(args, kwargs))[1]
 
@@ -159,7 +159,7 @@ class OnnxModel:
 
     # ---- arguments --------------------------------------------------------------------------------------------------
 
-    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _bound(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, Any]:
         """Arguments by name, in the order of the inputs, checked against what the model declares."""
         names = [spec.name for spec in self._order]
         if len(args) > len(names):
@@ -192,7 +192,7 @@ class OnnxModel:
             message = f"a model with nodes that run on the host cannot be {what}: {listed}"
             raise located(UnsupportedOperatorError(message, help="call it by itself, outside of `tw.jit`"))
 
-    def _program(self, given: Mapping[str, Any], *, leaves: bool = False) -> tuple[JitFunction, list[Any]]:
+    def _program(self, given: Mapping[str, object], *, leaves: bool = False) -> tuple[JitFunction, list[Any]]:
         """The function for what is bound by value, and the arguments that are left for it. `leaves`: nodes may be left
         to the host."""
         static = {name: self._contents(name, given[name]) for name in given if name in self._static}
@@ -208,7 +208,7 @@ class OnnxModel:
         return found, list(dynamic.values())
 
     @staticmethod
-    def _contents(name: str, value: Any) -> np.ndarray[Any, Any]:
+    def _contents(name: str, value: object) -> np.ndarray:
         if isinstance(value, ArrayType | list | tuple) or value is None:
             message = f"a shape depends on the contents of the input {name!r}, which is not an array here"
             raise located(DataDependentShapeError(message, help="give a NumPy array"))
@@ -216,10 +216,8 @@ class OnnxModel:
 
     # ---- tracing ----------------------------------------------------------------------------------------------------
 
-    def _function(
-        self, names: tuple[str, ...], static: Mapping[str, np.ndarray[Any, Any]], *, leaves: bool
-    ) -> JitFunction:
-        def traced(*arrays: Any) -> Any:
+    def _function(self, names: tuple[str, ...], static: Mapping[str, np.ndarray], *, leaves: bool) -> JitFunction:
+        def traced(*arrays: object) -> Any:
             values = {name: strong(array) for name, array in zip(names, arrays, strict=True)}
             roots: dict[Value, str] = {}
             for name, value in values.items():
@@ -237,7 +235,7 @@ class OnnxModel:
         dims = {p: bound_dims(self._dims, shapes[n]) for p, n in zip(parameters, names, strict=True)}
         return JitFunction(traced, self._target, (), (), {name: spec for name, spec in dims.items() if spec})
 
-    def _trace(self, values: Mapping[str, Any], roots: Mapping[Value, str], *, leaves: bool = False) -> Any:
+    def _trace(self, values: Mapping[str, object], roots: Mapping[Value, str], *, leaves: bool = False) -> Any:
         walk = Walk(self._model, Folder(roots), self._model.versions, leaves=leaves)
         results = walk.run_main(self._model.proto.graph, values)
         return results[0] if len(results) == 1 else tuple(results)
@@ -264,7 +262,7 @@ def _spec(info: Proto) -> TensorSpec:
     return TensorSpec(name, dtype, tuple(_size(dim) for dim in tensor.shape.dim))
 
 
-def _element_type(code: int, what: str) -> dtypes.DType | np.dtype[Any] | None:
+def _element_type(code: int, what: str) -> dtypes.DType | np.dtype | None:
     if code in (0, STRING):
         return STRINGS if code == STRING else None
     storage = storage_of(code, what)
@@ -278,7 +276,7 @@ def _size(dim: Proto) -> int | str | None:
     return None if dim.dim_param in ("", "?") else text(dim.dim_param)
 
 
-def from_onnx(source: Any, *, target: str | None = None, dims: Mapping[str, Dim] | None = None) -> OnnxModel:
+def from_onnx(source: object, *, target: str | None = None, dims: Mapping[str, Dim] | None = None) -> OnnxModel:
     """A function of an ONNX model: see `OnnxModel`.
 
     `source` is a path, the bytes of a model, or an `onnx.ModelProto`. External data are read from the model's folder

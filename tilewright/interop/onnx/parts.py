@@ -15,13 +15,13 @@ import numpy as np
 from tilewright.api.array import located
 from tilewright.errors import ModelFileError
 from tilewright.interop.arguments import TensorSpec
-from tilewright.interop.dlpack import to_numpy
 from tilewright.interop.narrow import STORAGES, Coded, from_codes, is_sequence, to_codes
 from tilewright.interop.onnx.host import HostNode
 from tilewright.interop.onnx.loading import LoadedModel
 from tilewright.interop.onnx.protobuf import Proto, onnx
 from tilewright.interop.onnx.schemas import node_name, reads_of
 from tilewright.interop.onnx.tensors import STRING, decode, decode_strings
+from tilewright.runtime.dlpack import to_numpy
 
 
 class CompiledPart(Protocol):
@@ -34,7 +34,7 @@ class CompiledPart(Protocol):
         """Nodes that were found to run on the host when the part was called."""
         ...
 
-    def __call__(self, **values: Any) -> Any:
+    def __call__(self, **values: object) -> Any:
         """One result alone as it is, several as a tuple."""
         ...
 
@@ -83,7 +83,7 @@ class _PartStep:
     def texts(self) -> tuple[str, ...]:
         return self.part.host_nodes
 
-    def run(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, values: Mapping[str, object]) -> dict[str, Any]:
         results = self.part(**{name: _as_argument(value) for name, value in values.items()})
         results = [results] if len(self.makes) == 1 else results
         return {name: _as_numpy(result) for name, result in zip(self.makes, results, strict=True)}
@@ -131,7 +131,7 @@ class Parts:
         """How many steps are compiled programs."""
         return sum(isinstance(step, _PartStep) for step in self._steps)
 
-    def run(self, given: Mapping[str, Any]) -> Any:
+    def run(self, given: Mapping[str, object]) -> Any:
         """Results of inputs by name, as `OnnxModel` gives them; all arrays are NumPy's.
 
         Raises:
@@ -271,7 +271,7 @@ def _makers_of(names: Iterable[str], makers: Mapping[str, int], reads: Sequence[
     return found
 
 
-def _as_numpy(value: Any) -> Any:
+def _as_numpy(value: object) -> Any:
     if isinstance(value, Coded):
         return from_codes(value)
     if is_sequence(value):
@@ -281,7 +281,7 @@ def _as_numpy(value: Any) -> Any:
     return to_numpy(value)[0]
 
 
-def _as_argument(value: Any) -> Any:
+def _as_argument(value: object) -> Any:
     if is_sequence(value):
         return [_as_argument(item) for item in value]
     return to_codes(value) if isinstance(value, np.ndarray) and value.dtype in STORAGES else value

@@ -39,7 +39,7 @@ def evaluated(model: Proto) -> Callable[[Mapping[str, Any]], list[Any]]:
     """
     evaluator = _evaluator()(model)
 
-    def run(values: Mapping[str, Any]) -> list[Any]:
+    def run(values: Mapping[str, object]) -> list[Any]:
         _steps.done = 0
         return evaluator.run(None, dict(values))
 
@@ -52,7 +52,7 @@ def _evaluator() -> type[Any]:
     base: type[Any] = importlib.import_module("onnx.reference").ReferenceEvaluator
 
     class Bounded(base):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
+        def __init__(self, *args: object, **kwargs: object) -> None:
             reference: Any = super()
             # Named here, as those of functions are not told by the one around.
             kwargs["new_ops"] = [_loop(), _string_normalizer()]
@@ -60,7 +60,7 @@ def _evaluator() -> type[Any]:
             for node in self.rt_nodes_:
                 node.run = _bounded(node.op_type, node.run)
 
-        def run(self, output_names: Any, feed_inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        def run(self, output_names: object, feed_inputs: Mapping[str, object], *args: object, **kwargs: object) -> Any:
             # A body is given all values around it: its own constants go before those.
             own = set(self.rt_inits_) - set(self.input_names)
             feeds = {name: value for name, value in feed_inputs.items() if name not in own}
@@ -86,10 +86,10 @@ def _loop() -> type[Any]:
             self,
             trips: Any,
             condition: Any = None,
-            *carried: Any,
+            *carried: object,
             context: Mapping[str, Any],
             body: Any,
-            attributes: Any = None,
+            attributes: object = None,
             **_: Any,
         ) -> tuple[Any, ...]:
             count, state = len(carried), list(carried)
@@ -121,11 +121,11 @@ def _string_normalizer() -> type[Any]:
 
         def _run(
             self,
-            x: Any,
-            case_change_action: Any = None,
-            is_case_sensitive: Any = None,
-            locale: Any = None,
-            stopwords: Any = None,
+            x: object,
+            case_change_action: object = None,
+            is_case_sensitive: object = None,
+            locale: object = None,
+            stopwords: object = None,
         ) -> tuple[Any, ...]:
             reference: Any = super()
             return reference._run(x, case_change_action, is_case_sensitive, None, stopwords)
@@ -144,8 +144,8 @@ def check_elements(what: str, count: float) -> None:
         raise UnsupportedOperatorError(message, help=f"the host takes {MAX_ELEMENTS} at most: compute it elsewhere")
 
 
-def _bounded(op: str, run: Callable[..., Any]) -> Callable[..., Any]:
-    def bounded(*inputs: Any, **kwargs: Any) -> Any:
+def _bounded(op: str, run: Callable[..., object]) -> Callable[..., Any]:
+    def bounded(*inputs: object, **kwargs: object) -> Any:
         _steps.done += 1
         if _steps.done > _MAX_STEPS:
             message = f"control flow takes more than {_MAX_STEPS} steps on the host"
@@ -158,7 +158,7 @@ def _bounded(op: str, run: Callable[..., Any]) -> Callable[..., Any]:
     return bounded
 
 
-def _array(item: Any) -> Tensor | None:
+def _array(item: object) -> Tensor | None:
     return None if item is None else np.asarray(item)
 
 
@@ -166,11 +166,11 @@ def _array(item: Any) -> Tensor | None:
 # Estimates from above of what an operator makes of little; wrong operands are left to the operator.
 
 
-def _product(sizes: Any) -> int:
+def _product(sizes: object) -> int:
     return math.prod(max(int(size), 0) for size in np.asarray(sizes).reshape(-1).tolist())
 
 
-def _of_shape(shape: Tensor, *_: Any) -> int:
+def _of_shape(shape: Tensor, *_: object) -> int:
     return _product(shape)
 
 
@@ -180,16 +180,16 @@ def _broadcast(*operands: Tensor | None) -> int:
     return math.prod(0 if 0 in sizes else max(sizes) for sizes in zip(*shapes, strict=True))
 
 
-def _expanded(x: Tensor, shape: Tensor, *_: Any) -> int:
+def _expanded(x: Tensor, shape: Tensor, *_: object) -> int:
     return x.size * max(_product(shape), 1)
 
 
-def _range(start: Tensor, limit: Tensor, delta: Tensor, *_: Any) -> float:
+def _range(start: Tensor, limit: Tensor, delta: Tensor, *_: object) -> float:
     first, last, step = (float(bound.reshape(-1)[0]) for bound in (start, limit, delta))
     return max((last - first) / step, 0.0) if step else 0.0
 
 
-def _padded(x: Tensor, pads: Tensor, value: Any = None, axes: Tensor | None = None, *_: Any) -> int:
+def _padded(x: Tensor, pads: Tensor, value: object = None, axes: Tensor | None = None, *_: object) -> int:
     rank = pads.size // 2
     along: list[int] = list(range(x.ndim)) if axes is None else axes.reshape(-1).tolist()
     added: list[int] = pads.reshape(-1).tolist()
@@ -201,7 +201,7 @@ def _padded(x: Tensor, pads: Tensor, value: Any = None, axes: Tensor | None = No
     return _product([*sizes.values()])
 
 
-def _one_hot(indices: Tensor, depth: Tensor, *_: Any) -> int:
+def _one_hot(indices: Tensor, depth: Tensor, *_: object) -> int:
     return indices.size * max(int(depth.reshape(-1)[0]), 0)
 
 
@@ -215,12 +215,12 @@ def _resized(x: Tensor, *rest: Tensor | None) -> float:
     return x.size
 
 
-def _multiplied(x: Tensor, y: Tensor, *_: Any) -> int:
+def _multiplied(x: Tensor, y: Tensor, *_: object) -> int:
     batch = _broadcast(np.empty(x.shape[:-2], bool), np.empty(y.shape[:-2], bool))
     return batch * math.prod(x.shape[-2:-1]) * math.prod(y.shape[y.ndim - 1 :] if y.ndim > 1 else ())
 
 
-def _tiled(x: Tensor, repeats: Tensor, *_: Any) -> int:
+def _tiled(x: Tensor, repeats: Tensor, *_: object) -> int:
     return x.size * _product(repeats)
 
 
@@ -228,7 +228,7 @@ def _joined(*parts: Tensor | None) -> int:
     return sum(part.size for part in parts if part is not None)
 
 
-def _mel_weights(bins: Tensor, points: Tensor, *_: Any) -> int:
+def _mel_weights(bins: Tensor, points: Tensor, *_: object) -> int:
     return _product(bins) * (_product(points) // 2 + 1)
 
 

@@ -68,7 +68,7 @@ class Node:
     leave: Callable[[str], Exception] | None = field(default=None, repr=False)
     read: set[str] = field(default_factory=set[str])
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: object = None) -> Any:
         """An attribute, or its default."""
         self.read.add(name)
         return self.attributes.get(name, default)
@@ -92,7 +92,7 @@ class Node:
         """The elements of an input that shapes depend on."""
         return self.contents(value, f"`{what}`")
 
-    def known_ints(self, value: Any, what: str) -> tuple[int, ...]:
+    def known_ints(self, value: object, what: str) -> tuple[int, ...]:
         """The elements of an input as integers."""
         return tuple(int(n) for n in self.known(value, what).reshape(-1))
 

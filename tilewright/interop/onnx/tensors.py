@@ -52,7 +52,7 @@ NAMES = {8: "string", 14: "complex64", 15: "complex128"} | {code: dtype.name for
 _FIELDS = {1: "float_data", 7: "int64_data", 11: "double_data", 12: "uint64_data", 13: "uint64_data"}
 
 
-def storage_of(code: int, what: str) -> np.dtype[Any]:
+def storage_of(code: int, what: str) -> np.dtype:
     """The NumPy type of a `TensorProto.DataType`.
 
     Raises:
@@ -118,7 +118,7 @@ def _shape(tensor: Proto, what: str) -> tuple[int, ...]:
     return shape
 
 
-def _from_bytes(data: bytes, code: int, dtype: np.dtype[Any], shape: tuple[int, ...], what: str) -> Tensor:
+def _from_bytes(data: bytes, code: int, dtype: np.dtype, shape: tuple[int, ...], what: str) -> Tensor:
     bits = _BITS.get(code, 8 * dtype.itemsize)
     count = math.prod(shape)
     wanted = -(-count * bits // 8)
@@ -134,7 +134,7 @@ def _from_bytes(data: bytes, code: int, dtype: np.dtype[Any], shape: tuple[int, 
     return (array if sys.byteorder == "little" else array.byteswap()).reshape(shape)
 
 
-def _unpacked(packed: Tensor, bits: int, count: int, dtype: np.dtype[Any]) -> Tensor:
+def _unpacked(packed: Tensor, bits: int, count: int, dtype: np.dtype) -> Tensor:
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     codes = ((packed[:, None] >> shifts) & ((1 << bits) - 1)).reshape(-1)[:count]
     if dtype.name.startswith("int"):  # the sign is the highest bit of the code
@@ -143,7 +143,7 @@ def _unpacked(packed: Tensor, bits: int, count: int, dtype: np.dtype[Any]) -> Te
     return codes.astype(dtype) if dtype.name.startswith("uint") else codes.view(dtype)
 
 
-def _from_field(numbers: Any, code: int, dtype: np.dtype[Any], count: int, what: str) -> Tensor:
+def _from_field(numbers: Any, code: int, dtype: np.dtype, count: int, what: str) -> Tensor:
     wanted = -(-count * _BITS[code] // 8) if code in _BITS else count
     if len(numbers) != wanted:
         raise ModelFileError(f"{what} takes {wanted} numbers, but holds {len(numbers)}", help="export the model again")

@@ -200,7 +200,7 @@ class AttributeReader(ShardingReader):
             raise self.error("expected an attribute")
         return type
 
-    def _typed(self, value: Any) -> Any:
+    def _typed(self, value: object) -> Any:
         """Step over the type after a string or number."""
         if self.accept(":") and self._type() is None:
             raise self.error("expected a type")

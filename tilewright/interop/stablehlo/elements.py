@@ -40,7 +40,7 @@ class Malformed(Exception):
     """An error in a constant."""
 
 
-def scalar(token: str, storage: np.dtype[Any]) -> Any:
+def scalar(token: str, storage: np.dtype) -> Any:
     """The number that one literal stands for, as a scalar of its type.
 
     Raises:
@@ -61,7 +61,7 @@ def scalar(token: str, storage: np.dtype[Any]) -> Any:
         raise Malformed(f"`{token[:40]}` is no literal of {storage.name}") from None
 
 
-def _integer(value: int, storage: np.dtype[Any]) -> Any:
+def _integer(value: int, storage: np.dtype) -> Any:
     bits = _BITS.get(storage.name, 8 * storage.itemsize)
     if not -(1 << (bits - 1)) <= value < 1 << bits:
         raise Malformed(f"{value} does not fit {storage.name}")
@@ -72,7 +72,7 @@ def _integer(value: int, storage: np.dtype[Any]) -> Any:
     return np.array([value]).astype(storage)[0] if bits < 64 else storage.type(value)
 
 
-def from_list(content: str, shape: tuple[int, ...], storage: np.dtype[Any]) -> Tensor:
+def from_list(content: str, shape: tuple[int, ...], storage: np.dtype) -> Tensor:
     """The elements of nested lists, or the one element that all are equal to (without axes).
 
     Raises:
@@ -99,13 +99,13 @@ def from_list(content: str, shape: tuple[int, ...], storage: np.dtype[Any]) -> T
     return _numbers(tokens, storage).reshape(shape)
 
 
-def _of_parts(content: str, shape: tuple[int, ...], storage: np.dtype[Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _of_parts(content: str, shape: tuple[int, ...], storage: np.dtype) -> tuple[tuple[int, ...], np.dtype]:
     """Shape and type of the list of the parts of complex numbers: of the one number of a splat, or of all."""
     part = np.dtype(f"f{storage.itemsize // 2}")
     return ((2,) if content.startswith("(") else (*shape, 2)), part
 
 
-def _numbers(tokens: list[str], storage: np.dtype[Any]) -> Tensor:
+def _numbers(tokens: list[str], storage: np.dtype) -> Tensor:
     try:
         if storage.kind == "f" and storage.itemsize >= 4:
             return np.array(list(map(float, tokens))).astype(storage)
@@ -124,7 +124,7 @@ def _skeleton(shape: tuple[int, ...]) -> str:
     return written
 
 
-def from_hex(text: str, shape: tuple[int, ...], storage: np.dtype[Any]) -> Tensor:
+def from_hex(text: str, shape: tuple[int, ...], storage: np.dtype) -> Tensor:
     """The elements of a string of bytes, or the one element that all are equal to (without axes).
 
     Raises:

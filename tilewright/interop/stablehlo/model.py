@@ -59,7 +59,7 @@ class StableHloModel:
             return self._trace(given)
         return as_numpy(self._program(*given))
 
-    def lower(self, *args: Any) -> Lowered:
+    def lower(self, *args: object) -> Lowered:
         """The traced program, for arguments that may be `ShapeDtype`s; without any for those that it declares.
 
         Raises:
@@ -67,21 +67,21 @@ class StableHloModel:
         """
         return self._program.lower(*self._checked(args))
 
-    def dynamic(self, *args: Any) -> list[Any]:
+    def dynamic(self, *args: object) -> list[Any]:
         """The arguments of the program that `lower` gives for these: all."""
         return list(args)
 
     def __repr__(self) -> str:
         return f"StableHloModel({', '.join(map(str, self.inputs))} -> {', '.join(map(str, self.outputs))})"
 
-    def _checked(self, args: Sequence[Any]) -> list[Any]:
+    def _checked(self, args: Sequence[object]) -> list[Any]:
         if len(args) != len(self.inputs):
             message = f"the program takes {len(self.inputs)} arrays, got {len(args)}"
             raise located(ArgumentError(message, help=f"the inputs are {', '.join(map(str, self.inputs)) or 'none'}"))
         return [checked(spec, value, {}) for spec, value in zip(self.inputs, args, strict=True)]
 
     def _function(self, name: str) -> Any:
-        def traced(*arrays: Any) -> Any:
+        def traced(*arrays: object) -> Any:
             return self._trace(arrays)
 
         kind = inspect.Parameter.POSITIONAL_ONLY
@@ -95,7 +95,7 @@ class StableHloModel:
         shape = (self.devices, *type.shape) if self.is_for_each_device else type.shape
         return TensorSpec(name, type.storage if type.is_narrow else type.dtype, shape)
 
-    def _trace(self, arguments: Sequence[Any]) -> Any:
+    def _trace(self, arguments: Sequence[object]) -> Any:
         strict = [strong(value) for value in arguments]
         main = self._main
         if self.is_for_each_device:
@@ -117,7 +117,7 @@ class StableHloModel:
         return one_for_each(self.devices, x.ndim + 1).whole(reshape(x, (1, *x.shape)))
 
 
-def _sharding(attributes: Mapping[str, Any]) -> object:
+def _sharding(attributes: Mapping[str, object]) -> object:
     """How an argument or a result is spread over devices."""
     return attributes.get("sdy.sharding", attributes.get("mhlo.sharding"))
 
@@ -151,7 +151,7 @@ def _main(module: Module) -> Function:
     return found
 
 
-def _text(source: Any) -> str:
+def _text(source: object) -> str:
     if isinstance(source, Path) or (isinstance(source, str) and "\n" not in source and source.endswith(".mlir")):
         source = _contents(Path(source))
     if isinstance(source, bytes | bytearray):

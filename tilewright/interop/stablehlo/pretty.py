@@ -85,7 +85,7 @@ def _complex(reader: Reader, name: str) -> Parsed:
     return Parsed(operands, results)
 
 
-def _dimension(key: str, label: str, read: Callable[[Reader], Any]) -> Form:
+def _dimension(key: str, label: str, read: Callable[[Reader], object]) -> Form:
     """`op %a, %b, label = value : type`."""
 
     def form(reader: Reader, name: str) -> Parsed:

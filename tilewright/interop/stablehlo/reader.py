@@ -93,7 +93,7 @@ class Reader(AttributeReader):
             raise self.error(f"a program for more than {MAX_DEVICES} devices", 0)
         return Module(name, self._functions, self._meshes, replicas, partitions)
 
-    def _count(self, attributes: Mapping[str, Any], key: str) -> int:
+    def _count(self, attributes: Mapping[str, object], key: str) -> int:
         """How many devices of a kind a module states that it is for."""
         found = attributes.get(key, 1)
         if not isinstance(found, int) or isinstance(found, bool) or found < 1:
@@ -448,7 +448,7 @@ def unsupported_operations(counts: Mapping[str, int]) -> UnsupportedOperatorErro
     return error
 
 
-def _dictionaries(attributes: Any, count: int) -> tuple[Mapping[str, Any], ...]:
+def _dictionaries(attributes: object, count: int) -> tuple[Mapping[str, Any], ...]:
     """The attributes of each argument or result."""
     found: list[Mapping[str, Any]] = [*attributes] if isinstance(attributes, tuple) else []
     if len(found) != count or not all(isinstance(own, dict) for own in found):

@@ -87,7 +87,7 @@ class Node:
         """The regions of the operation."""
         return self.operation.regions
 
-    def get(self, name: str, default: Any = _MISSING) -> Any:
+    def get(self, name: str, default: object = _MISSING) -> Any:
         """An attribute, or its default.
 
         Raises:
@@ -98,7 +98,7 @@ class Node:
             raise located(ModelFileError(f"the attribute `{name}` is missing", help="export the program again"))
         return found
 
-    def integer(self, name: str, default: Any = _MISSING) -> int:
+    def integer(self, name: str, default: object = _MISSING) -> int:
         """An attribute that is an integer.
 
         Raises:
@@ -149,7 +149,7 @@ class Node:
         return error
 
 
-def as_integers(value: Any, name: str) -> tuple[int, ...]:
+def as_integers(value: object, name: str) -> tuple[int, ...]:
     """A list of integers in one of the forms that texts have for it.
 
     Raises:

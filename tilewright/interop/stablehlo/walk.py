@@ -228,7 +228,7 @@ def _count_callee(module: Module, operation: Operation, name: str, known: dict[s
     return _count(module, module.functions[name], known, depth + 1) if counted is None else counted
 
 
-def callee_of(attributes: Mapping[str, Any]) -> str | None:
+def callee_of(attributes: Mapping[str, object]) -> str | None:
     """The function that an operation's attributes name."""
     for key in ("callee", "decomposition"):
         symbol = attributes.get(key)

@@ -50,9 +50,9 @@ class BackendOptions:
 
 def backend(
     graph_module: GraphModule,
-    example_inputs: Sequence[Any],
+    example_inputs: Sequence[object],
     *,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
     mode: str | None = None,
 ) -> Callable[..., Any]:
     """Compile a graph of Dynamo's, for `torch.compile(model, backend="tilewright")`.
@@ -111,7 +111,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     return {target: body for target, body in table.items() if find_rule(target) is None}
 
 
-def _compile(module: GraphModule, example_inputs: Sequence[Any], *, options: BackendOptions) -> Compiled:
+def _compile(module: GraphModule, example_inputs: Sequence[object], *, options: BackendOptions) -> Compiled:
     _free_checks(module)
     build = functools.partial(build_plan, options=options)
     if not has_symbols(module):

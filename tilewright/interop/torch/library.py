@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tilewright.api.array import located
@@ -47,7 +47,7 @@ def torch_op(name: str, function: Kernel | JitFunction, *, outputs: int = 1) -> 
     result = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
     schema = f"({_parameters(tensors, static)}) -> {result}"
 
-    def call(*args: Any, **given: Any) -> Any:
+    def call(*args: Any, **given: object) -> Any:
         # torch passes by position what the function takes by name.
         return function(*args[: len(tensors)], **dict(zip(static, args[len(tensors) :], strict=False)), **given)
 
@@ -81,7 +81,7 @@ def _of_jitted(function: JitFunction) -> tuple[list[str], dict[str, Any]]:
     return tensors, {p.name: p.default for p in parameters if p.name in function.static_argnames}
 
 
-def _parameters(tensors: Sequence[str], static: dict[str, Any]) -> str:
+def _parameters(tensors: Sequence[str], static: Mapping[str, object]) -> str:
     """The parameters as torch's schemas have them. Defaults state of what type a compile-time parameter is."""
     parts = [f"Tensor {name}" for name in tensors]
     for name, default in static.items():
@@ -133,7 +133,7 @@ def _results_of_kernel(kernel: Kernel, args: Sequence[TorchTensor]) -> list[tupl
 
 
 def _results_of_jitted(
-    function: JitFunction, args: Sequence[TorchTensor], static: dict[str, Any]
+    function: JitFunction, args: Sequence[TorchTensor], static: Mapping[str, object]
 ) -> list[tuple[tuple[Any, ...], DType]]:
     """Shapes and types of the results. Sizes that are symbols become those of this call, for the function may look at
     them."""

@@ -20,7 +20,6 @@ from tilewright.dtypes import DType, as_dtype
 from tilewright.errors import ArgumentError, DTypeError, ShapeError, UnsupportedOperatorError
 from tilewright.frontend import tracing
 from tilewright.interop.arguments import bound_dims, check_dims
-from tilewright.interop.dlpack import to_numpy
 from tilewright.interop.torch.dynamo import BackendOptions, Compiled, build_plan, decompositions
 from tilewright.interop.torch.packages import FxNode, GraphModule, fake_tensors, torch
 from tilewright.interop.torch.specialise import MAX_SPECIALISATIONS, specialise
@@ -39,6 +38,7 @@ from tilewright.interop.torch.walk import (
 from tilewright.layout.dims import Dim
 from tilewright.locks import Lock
 from tilewright.primitives import ArrayType
+from tilewright.runtime.dlpack import to_numpy
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class TorchModel:
         self._lock = Lock()
         self._check_operators()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: object) -> Any:
         """Run the program; inside a function that is traced, trace it into that.
 
         Raises:
@@ -105,7 +105,7 @@ class TorchModel:
         results = function(*arrays)
         return self._rebuilt(parts_of(results) if isinstance(results, tuple) else [results])
 
-    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+    def lower(self, *args: object, **kwargs: object) -> Lowered:
         """The traced program for arguments, which may be `ShapeDtype`s.
 
         Raises:
@@ -124,7 +124,7 @@ class TorchModel:
 
     # ---- arguments --------------------------------------------------------------------------------------------------
 
-    def _leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    def _leaves(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[Any]:
         """The tensors and numbers of a call, in the order of the inputs, checked against what was exported."""
         flattened: tuple[list[Any], Any] = self._pytree.tree_flatten((args, kwargs))
         leaves, structure = flattened
@@ -135,12 +135,12 @@ class TorchModel:
         sizes: dict[str, int] = {}
         return [_checked(spec, leaf, sizes) for spec, leaf in zip(self.inputs, leaves, strict=True)]
 
-    def _rebuilt(self, results: Sequence[Any]) -> Any:
+    def _rebuilt(self, results: Sequence[object]) -> Any:
         given = iter(results)
         leaves = [next(given) if hasattr(node, "op") else node for node in _outputs(self._module)]
         return self._pytree.tree_unflatten(leaves, self._program.call_spec.out_spec)
 
-    def _function(self, leaves: Sequence[Any]) -> tuple[JitFunction, list[Any]]:
+    def _function(self, leaves: Sequence[object]) -> tuple[JitFunction, list[Any]]:
         """The function for the numbers among the arguments, and the arrays for it."""
         numbers = tuple((type(leaf), leaf) if is_scalar(leaf) else None for leaf in leaves)
         with self._lock:
@@ -152,7 +152,7 @@ class TorchModel:
                 self._functions.popitem(last=False)
         return found, [leaf for leaf in leaves if not is_scalar(leaf)]
 
-    def _jitted(self, leaves: Sequence[Any]) -> JitFunction:
+    def _jitted(self, leaves: Sequence[object]) -> JitFunction:
         numbers = [leaf if is_scalar(leaf) else None for leaf in leaves]
 
         def traced(*arrays: Array) -> Any:
@@ -169,7 +169,7 @@ class TorchModel:
 
     # ---- parts in torch ---------------------------------------------------------------------------------------------
 
-    def _run_in_parts(self, leaves: Sequence[Any]) -> list[Any]:
+    def _run_in_parts(self, leaves: Sequence[object]) -> list[Any]:
         """Run as `torch.compile` does: what cannot be compiled runs in torch, between compiled parts."""
         read: list[tuple[Any, Any]] = [(leaf, None) if is_scalar(leaf) else _read(leaf) for leaf in leaves]
         given = iter([a if back is None else tensor_maker(as_dtype(a.dtype))(a) for a, back in read])
@@ -229,7 +229,7 @@ class TorchModel:
 _HELP = 'rewrite these parts of the module, or pass `fallback="torch"`, which runs them in torch'
 
 
-def _read(leaf: Any) -> tuple[Any, Callable[[Any], Any]]:
+def _read(leaf: object) -> tuple[Any, Callable[[Any], Any]]:
     return (leaf, _same) if isinstance(leaf, np.ndarray) else to_numpy(leaf)
 
 
@@ -237,7 +237,7 @@ def _key(value: Any) -> tuple[Any, Any]:
     return (value.shape, value.dtype) if is_tensor(value) else (type(value).__name__, value)
 
 
-def _same(array: Any) -> Any:
+def _same(array: object) -> Any:
     return array
 
 
@@ -319,12 +319,12 @@ def _fake(value: Any) -> Any:
 
 
 def from_torch(
-    source: Any,
-    *example_args: Any,
+    source: object,
+    *example_args: object,
     target: str | None = None,
     dims: Mapping[str, Dim] | None = None,
     fallback: str = "error",
-    **example_kwargs: Any,
+    **example_kwargs: object,
 ) -> TorchModel:
     """A function of a PyTorch program: see `TorchModel`.
 

@@ -74,7 +74,7 @@ class Part:
         program = JitFunction(self._traced(*self.orders), target, (), tuple(map(str, self.donated)))
         reads, makes = self.conversions()
 
-        def run(*tensors: Any) -> list[Any]:
+        def run(*tensors: object) -> list[Any]:
             with errors_of_torch():
                 results = program(*[read(t) for read, t in zip(reads, tensors, strict=True)])
             if len(makes) == 1:
@@ -124,12 +124,12 @@ class Part:
         return traced
 
 
-def _reader(dtype: Any, order: tuple[int, ...] | None) -> Callable[[Any], Any]:
+def _reader(dtype: object, order: tuple[int, ...] | None) -> Callable[[Any], Any]:
     read = numpy_reader(dtype)
     return read if order is None else lambda tensor: read(tensor.permute(order))
 
 
-def _maker(dtype: Any, order: tuple[int, ...] | None) -> Callable[[Any], Any]:
+def _maker(dtype: object, order: tuple[int, ...] | None) -> Callable[[Any], Any]:
     make = tensor_maker(dtype_of(dtype))
     if order is None:
         return make
@@ -221,7 +221,7 @@ class Plan:
         self._records = self.parts < len(self._steps)
         self._empty = [None] * (len(self._places) - self._count)
 
-    def _result(self, item: Any) -> tuple[bool, Any]:
+    def _result(self, item: object) -> tuple[bool, Any]:
         return (True, self._places[item]) if isinstance(item, fx.Node) else (False, item)
 
     def _in_torch(self, module: GraphModule, nodes: Sequence[FxNode]) -> list[Step]:
@@ -279,14 +279,14 @@ class Plan:
 
 
 def run_in_torch(
-    node: FxNode, sources: Sequence[FxNode], known: Mapping[FxNode, Any] | None = None
+    node: FxNode, sources: Sequence[FxNode], known: Mapping[FxNode, object] | None = None
 ) -> Callable[..., Sequence[Any]]:
     """An operation of torch as a function of the values of `sources`; `known` are other values that it reads."""
     # A view in the graph may be one of memory in another order than was traced.
     target = torch.ops.aten.reshape.default if name_of(node.target) == "aten.view.default" else node.target
     fixed = {**{n: value_of(n) for n in node.all_input_nodes if is_graph(n)}, **(known or {})}
 
-    def run(*values: Any) -> tuple[Any]:
+    def run(*values: object) -> tuple[Any]:
         given = {**fixed, **dict(zip(sources, values, strict=True))}
         args, kwargs = fx.map_arg((node.args, node.kwargs), given.__getitem__)
         return (target(*args, **kwargs),)

@@ -144,7 +144,7 @@ class SizedPart:
         plan = self._formula.at(point)
         reads, makes, executable = self._reads, self._makes, self._executable
 
-        def run(*tensors: Any) -> list[Any]:
+        def run(*tensors: object) -> list[Any]:
             arrays = plan.arguments([read(tensor) for read, tensor in zip(reads, tensors, strict=True)])
             with errors_of_torch():
                 results = plan.results(executable(*arrays))
@@ -281,7 +281,7 @@ class RangedGraph:
                         self._calls.popitem(last=False)
         return found(args)
 
-    def _find(self, values: tuple[int, ...], setting: Any) -> Callable[[list[Any]], Any]:
+    def _find(self, values: tuple[int, ...], setting: object) -> Callable[[list[Any]], Any]:
         pattern, point = _pattern_of(values)
         self._first = self._first or values
         self._changed |= {n for n, (a, b) in enumerate(zip(self._first, values, strict=True)) if a != b}
@@ -303,7 +303,7 @@ class RangedGraph:
 
     # ---- programs ---------------------------------------------------------------------------------------------------
 
-    def _bucket(self, pattern: Pattern, point: Point, setting: Any) -> Bucket:
+    def _bucket(self, pattern: Pattern, point: Point, setting: object) -> Bucket:
         buckets = self._buckets.setdefault(setting, [])
         limits = self._symbols.limits(pattern)
         tops = [max(_SMALLEST_BUCKET, 1 << (n - 1).bit_length()) for n in point]

@@ -85,14 +85,14 @@ def add_rule(name: str, rule: Rule) -> None:
     _RULES[name] = rule
 
 
-def find_rule(target: Any) -> Rule | None:
+def find_rule(target: object) -> Rule | None:
     """The rule of the target of a node; None where there is none. Views that are copied have the rule of the view."""
     _load_rules()
     name = name_of(target)
     return _RULES.get(name) or _RULES.get(name.replace("_copy.", ".") if name not in _NO_VIEWS else name)
 
 
-def name_of(target: Any) -> str:
+def name_of(target: object) -> str:
     """The name of a node's target: "aten.add.Tensor", "builtins.getitem"."""
     if hasattr(target, "_schema") or isinstance(target, str):
         return str(target)

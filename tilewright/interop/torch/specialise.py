@@ -61,7 +61,7 @@ class Specialised:
         return program(args)
 
 
-def specialise(module: GraphModule, args: Sequence[Any]) -> GraphModule:
+def specialise(module: GraphModule, args: Sequence[object]) -> GraphModule:
     """The graph for the sizes of `args`, which are tensors (fake ones too) and numbers. Placeholders stay as many."""
     environment = symbolic_shapes.ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
     mode = fake_tensors.FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)

@@ -96,7 +96,7 @@ def _ranked(operand: Any) -> tuple[int, Any]:
     return (0 if array.ndim else 1), torch_dtype(array.dtype)
 
 
-def result_type(operands: Sequence[Any]) -> DType:
+def result_type(operands: Sequence[object]) -> DType:
     """The type that operands promote to in torch: arrays with axes before scalars, and those before Python numbers."""
     groups: list[Any] = [None, None, None]
     for operand in operands:
@@ -105,7 +105,7 @@ def result_type(operands: Sequence[Any]) -> DType:
     return dtype_of(_met(groups[0], _met(groups[1], groups[2])))
 
 
-def unified(*operands: Any, floats: bool = False) -> list[Any]:
+def unified(*operands: object, floats: bool = False) -> list[Any]:
     """Operands in the type that torch promotes them to; with `floats`, integers and bools become floats.
 
     Python numbers stay such, in the kind of the type, unless there is nothing else.
@@ -139,7 +139,7 @@ def number_in(number: Scalar, dtype: DType) -> Scalar:
     return max(-LARGEST_E4M3FN, min(LARGEST_E4M3FN, float(number))) if saturates else float(number)
 
 
-def filled(shape: Sequence[int], value: Any, dtype: DType) -> Array:
+def filled(shape: Sequence[int], value: object, dtype: DType) -> Array:
     """An array of one number, converted as torch does it, or of the value of an array without dimensions."""
     return tw.full(tuple(shape), number_in(value, dtype) if is_scalar(value) else value, dtype=dtype)
 
@@ -157,7 +157,7 @@ def widened(x: Array) -> Array:
 # ---- memory ---------------------------------------------------------------------------------------------------------
 
 
-def numpy_reader(theirs: Any) -> Callable[[TorchTensor], Tensor]:
+def numpy_reader(theirs: object) -> Callable[[TorchTensor], Tensor]:
     """A function that gives the NumPy array on the memory of a tensor of this type on the CPU."""
     extension = EXTENSIONS.get(str(theirs).removeprefix("torch."))
     if extension is None:

@@ -70,7 +70,7 @@ def operands_of(node: FxNode) -> list[FxNode]:
     return [n for n in node.all_input_nodes if not is_graph(n)]
 
 
-def tensors_in(value: Any) -> list[Any]:
+def tensors_in(value: object) -> list[Any]:
     """The tensors of a value that is a tensor, or a sequence of them."""
     return [value] if is_tensor(value) else [part for part in parts_of(value) if is_tensor(part)]
 
@@ -137,7 +137,7 @@ def trace_nodes(module: GraphModule, nodes: Iterable[FxNode], known: Mapping[FxN
     return values
 
 
-def apply_rule(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
+def apply_rule(target: Any, args: Sequence[Any], kwargs: Mapping[str, object]) -> Traced:
     """Trace an operator.
 
     Raises:
@@ -317,6 +317,6 @@ def unsupported_error(reasons: Mapping[FxNode, str], help: str) -> TilewrightErr
     return located(UnsupportedOperatorError(f"the program uses operators that are not supported: {lines}", help=help))
 
 
-def strong(value: Any) -> Array:
+def strong(value: object) -> Array:
     """An array that takes no other type from what it meets."""
     return with_weakness(lift(value), False)

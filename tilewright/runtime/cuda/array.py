@@ -70,7 +70,7 @@ class DeviceArray:
         self,
         address: int,
         shape: tuple[int, ...],
-        dtype: np.dtype[Any],
+        dtype: np.dtype,
         device: int,
         owner: object,
         stream: Stream | None = None,
@@ -112,7 +112,7 @@ class DeviceArray:
         if self.stream is not None:
             _order(self.device, self.stream.handle, handle)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
             raise ValueError("an array on a device has no NumPy array on its memory")
         result = np.empty(self.shape, self.dtype)
@@ -169,7 +169,7 @@ def _order(ordinal: int, before: int, after: int) -> None:
         driver.close_event(event)
 
 
-def uploaded(array: np.ndarray[Any, Any], ordinal: int, stream: Stream) -> DeviceArray:
+def uploaded(array: np.ndarray, ordinal: int, stream: Stream) -> DeviceArray:
     """A copy of an array of the host on a device, whose context is current."""
     driver = cuda_driver.driver()
     content = np.ascontiguousarray(array)
@@ -326,7 +326,7 @@ def _from_dlpack(value: Any, stream: Stream) -> DeviceArray:
     return DeviceArray(address, shape, _dtype_of(tensor.dtype), tensor.device.id, (capsule, value), stream)
 
 
-def _dtype_of(given: _DataType) -> np.dtype[Any]:
+def _dtype_of(given: _DataType) -> np.dtype:
     extensions = {code: EXTENSIONS[name] for name, code in _EXTENSION_CODES.items()}
     if given.code in extensions and given.bits == extensions[given.code].bits and given.lanes == 1:
         return extensions[given.code].numpy

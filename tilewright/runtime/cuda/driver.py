@@ -221,7 +221,7 @@ class BindingsDriver:
         self._pools: dict[int, Any] = {}
         self._lock = Lock()
 
-    def _call(self, call: str, *arguments: Any) -> Any:
+    def _call(self, call: str, *arguments: object) -> Any:
         """The results of a call: nothing, one, or a tuple."""
         status, *results = getattr(self._api, call)(*arguments)
         if status.value != 0:
@@ -252,7 +252,7 @@ class BindingsDriver:
             self._attribute(handle, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
         )
 
-    def _attribute(self, handle: Any, name: str) -> int:
+    def _attribute(self, handle: object, name: str) -> int:
         attribute = getattr(self._api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(self._call("cuDeviceGetAttribute", attribute, handle))
 
@@ -359,7 +359,7 @@ class BindingsDriver:
         else:
             self._call("cuMemFreeAsync", address, stream)
 
-    def _with_pool_emptied(self, call: str, *arguments: Any) -> Any:
+    def _with_pool_emptied(self, call: str, *arguments: object) -> Any:
         """An allocation, tried again without what the pool keeps where there is no memory."""
         try:
             return self._call(call, *arguments)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +31,8 @@ from tilewright.errors import (
 )
 from tilewright.events import emit
 from tilewright.locks import Lock
-from tilewright.options import Options, current
+from tilewright.options import current
 from tilewright.runtime.arguments import check_array, check_count, check_host_output, check_overlap, listed_outputs
-from tilewright.runtime.cpu.native import MISMATCH
 from tilewright.runtime.cuda import driver as cuda_driver
 from tilewright.runtime.cuda.array import DeviceArray, Memory, device_of, library_stream, on_device
 from tilewright.runtime.cuda.driver import DriverFailure
@@ -41,7 +40,7 @@ from tilewright.runtime.cuda.loaded import Loaded, Workspace
 from tilewright.runtime.cuda.steps import ALIGNMENT_BYTES, DeviceCode
 from tilewright.runtime.cuda.stream import Stream, chosen_stream, own_stream, stream_of, when_not_capturing
 from tilewright.runtime.manifest import ArraySpec, split_objects
-from tilewright.runtime.program_file import Array, ProgramFile
+from tilewright.runtime.program_file import UNSETTLED, Array, ProgramFile, Settled
 
 Given = Array | DeviceArray
 
@@ -63,7 +62,7 @@ class DeviceProgram(ProgramFile):
             for loaded in {id(each): each for each in self._loaded.values()}.values():
                 when_not_capturing(loaded.close)
 
-    def __call__(self, *arrays: Any, out: Any = None, stream: Any = None) -> Any:
+    def __call__(self, *arrays: Any, out: object = None, stream: object = None) -> Any:
         """Run on the inputs in the manifest's order; return the output, or a tuple unless there is exactly one.
 
         Results are `DeviceArray`s where an array of the call is on a device, NumPy arrays otherwise. `out` is an array
@@ -88,11 +87,11 @@ class DeviceProgram(ProgramFile):
             raise
 
     @property
-    def settled(self) -> tuple[Options | None, Callable[..., Any]]:
-        """As `Program.settled`: no call goes past this class."""
-        return None, _mismatch
+    def settled(self) -> Settled:
+        """The function that serves plain calls without this class: none does."""
+        return UNSETTLED
 
-    def _call(self, arrays: Sequence[Any], out: Any, stream: Any) -> Any:
+    def _call(self, arrays: Sequence[object], out: object, stream: object) -> Any:
         start = time.perf_counter()
         check_count(self.manifest, arrays)
         given = [] if out is None else listed_outputs(self.manifest, out)
@@ -109,7 +108,7 @@ class DeviceProgram(ProgramFile):
         emit("runtime.launch", level=2, name=self.manifest.name, seconds=time.perf_counter() - start)
         return results[0] if len(results) == 1 else tuple(results)
 
-    def _ordinal_of(self, arrays: Sequence[Any]) -> int | None:
+    def _ordinal_of(self, arrays: Sequence[object]) -> int | None:
         """The device that arrays are on; None where all are on the host.
 
         Raises:
@@ -155,11 +154,7 @@ class DeviceProgram(ProgramFile):
         return loaded
 
 
-def _mismatch(*_: Any) -> Any:
-    return MISMATCH
-
-
-def _stream_for(asked: Any, arrays: Sequence[Any]) -> Stream | None:
+def _stream_for(asked: object, arrays: Sequence[object]) -> Stream | None:
     if asked is not None:
         return stream_of(asked)
     return chosen_stream() or next(filter(None, map(library_stream, arrays)), None)
@@ -185,7 +180,7 @@ class _Call:
         self._results_on_device = results_on_device
         self._sources = {alias.output: alias.input for alias in loaded.manifest.aliases}
 
-    def run(self, arrays: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+    def run(self, arrays: Sequence[object], given: Sequence[object]) -> list[Any]:
         """The results: what is given for them, as it is."""
         manifest = self._manifest
         inputs = [self._input(spec, value) for spec, value in zip(manifest.inputs, arrays, strict=True)]
@@ -219,17 +214,17 @@ class _Call:
             elif buffer.target is not None:
                 self._driver.copy_out(buffer.target.ctypes.data, buffer.address, buffer.target.nbytes, stream)
 
-    def _input(self, spec: ArraySpec, value: Any) -> Given:
+    def _input(self, spec: ArraySpec, value: object) -> Given:
         array = self._array(value, may_copy=True)
         check_array(self._manifest, spec, array)
         return array if isinstance(array, DeviceArray) or is_direct(array) else np.array(array, order="C")
 
-    def _array(self, value: Any, may_copy: bool = False) -> Given:
+    def _array(self, value: object, may_copy: bool = False) -> Given:
         if device_of(value) is None:
             return np.asarray(value)
         return on_device(value, self._loaded.device.ordinal, self._stream, may_copy=may_copy)
 
-    def _output(self, number: int, value: Any, inputs: list[Given]) -> Given:
+    def _output(self, number: int, value: object, inputs: list[Given]) -> Given:
         """The array to write; a donated input's memory where it can be written."""
         spec, source = self._manifest.outputs[number], self._sources.get(number)
         if value is not None:
@@ -240,7 +235,7 @@ class _Call:
             return self._new_array(spec)
         return np.empty(spec.shape, by_name(spec.dtype).numpy)
 
-    def _given_output(self, spec: ArraySpec, value: Any) -> Given:
+    def _given_output(self, spec: ArraySpec, value: object) -> Given:
         array = self._array(value)
         if isinstance(array, DeviceArray):
             if array.readonly:

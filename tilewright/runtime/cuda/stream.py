@@ -31,7 +31,7 @@ class Stream:
     is_own: bool = False
 
 
-def stream_of(given: Any) -> Stream:
+def stream_of(given: object) -> Stream:
     """A stream of torch, CuPy or cuda.core, or the driver's handle of one as an integer.
 
     Raises:
@@ -67,7 +67,7 @@ def chosen_stream() -> Stream | None:
 
 
 @contextlib.contextmanager
-def stream(chosen: Any) -> Generator[None]:
+def stream(chosen: object) -> Generator[None]:
     """Programs for GPUs are launched on this stream inside: they follow what is on it, and a call whose arrays are all
     on the device returns before it is done. `chosen` is a stream of torch, CuPy or cuda.core, or the driver's handle of
     one as an integer; with None, streams are chosen as outside of all such blocks.

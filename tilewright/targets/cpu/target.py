@@ -6,11 +6,11 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 
 from tilewright import events
+from tilewright.cost.program import ProgramCost
 from tilewright.cost.vectors.kernel import Work
 from tilewright.dialects.base import array_type
 from tilewright.errors import UnsupportedOnTargetError
@@ -21,7 +21,7 @@ from tilewright.runtime.files import dump
 from tilewright.runtime.manifest import Alias, Manifest, place_constants
 from tilewright.runtime.program import Program
 from tilewright.runtime.shared_constants import Keep, keep_in_memory
-from tilewright.targets.base import KernelTime, Tensor, spec_of
+from tilewright.targets.base import KernelTime, LinkedExecutable, Tensor, spec_of
 from tilewright.targets.cpu.clocks import COUNTS, Clocks
 from tilewright.targets.cpu.codegen import compile_assembly, triple_of
 from tilewright.targets.cpu.compile_pool import CompilePool
@@ -34,11 +34,11 @@ def _support(triple: str) -> bytes:
     return support_object(triple)
 
 
-class NativeProgram:
+class NativeProgram(LinkedExecutable):
     """A program compiled for a CPU. It runs where the CPU's features are; anywhere it can be looked at."""
 
     def __init__(self, unit: Unit, stages: dict[str, str], clocks: Clocks | None = None) -> None:
-        self._unit = unit
+        self.unit = unit
         self._stages = stages
         self._clocks = clocks
         self._plan: MemoryPlan = plan_memory(unit)
@@ -50,7 +50,7 @@ class NativeProgram:
     def _module(self) -> NativeModule:
         """The program as LLVM text, made on first use: making it can be part of compiling it."""
         if self._emitted is None:
-            self._emitted = emit_program(self._unit, self._plan, triple_of(self._unit.machine), clocks=self._clocks)
+            self._emitted = emit_program(self.unit, self._plan, triple_of(self.unit.machine), clocks=self._clocks)
         return self._emitted
 
     @property
@@ -62,16 +62,16 @@ class NativeProgram:
 
     def link(self, keep: Keep) -> Program:
         """The runnable program with its constants as `keep` has them."""
-        machine = self._unit.machine
+        machine = self.unit.machine
         objects = self._compile()
-        known = self._unit.constants | ({} if self._clocks is None else {COUNTS: self._clocks.counts})
+        known = self.unit.constants | ({} if self._clocks is None else {COUNTS: self._clocks.counts})
         kept = keep({name: np.ascontiguousarray(known[name]) for name in self._module.constants})
         constants = [each.content for each in kept]
         if events.listening(4):
             events.emit("compile.source", level=4, text=self._module.text)
         if (folder := current().dump_dir) is not None:
-            dump(folder / self._unit.name, "4.llvm.ll", self._module.text)
-            dump(folder / self._unit.name, "5.assembly.s", self.asm())
+            dump(folder / self.unit.name, "4.llvm.ll", self._module.text)
+            dump(folder / self.unit.name, "5.assembly.s", self.asm())
         if events.listening(7):
             events.emit("compile.assembly", level=7, text=self.asm())
         manifest = self._manifest([c.nbytes for c in constants], [len(each) for each in objects])
@@ -82,7 +82,7 @@ class NativeProgram:
         """How long each kernel takes; the program is compiled once more, with clocks."""
         if self._clocked is None:
             clocks = Clocks()
-            self._clocked = (NativeProgram(self._unit, {}, clocks), clocks)
+            self._clocked = (NativeProgram(self.unit, {}, clocks), clocks)
         clocked, clocks = self._clocked
         measured, work = clocks.measured(lambda: clocked(*arrays), repeat), clocked._module.work
         times = [
@@ -92,23 +92,23 @@ class NativeProgram:
         return sorted(times, key=lambda each: -each.seconds)
 
     def _predicted(self, work: Work) -> tuple[float, float, float]:
-        return work.seconds(self._unit.machine), work.flops, work.bytes
+        return work.seconds(self.unit.machine), work.flops, work.bytes
 
     def _compile(self) -> list[bytes]:
         """The objects of all modules; those that are not emitted yet are compiled as they come."""
-        with CompilePool(self._unit.machine, self._unit.threads) as pool:
+        with CompilePool(self.unit.machine, self.unit.threads) as pool:
             if self._emitted is None:
                 numbers: dict[str, int] = {}
 
                 def submit(name: str, text: str) -> int:
                     return numbers.setdefault(name, pool.submit(name, text))
 
-                triple = triple_of(self._unit.machine)
-                self._emitted = emit_program(self._unit, self._plan, triple, submit, self._clocks)
+                triple = triple_of(self.unit.machine)
+                self._emitted = emit_program(self.unit, self._plan, triple, submit, self._clocks)
             else:
                 numbers = {name: pool.submit(name, text) for name, text in self._emitted.texts.items()}
             compiled = pool.finish()
-        for name, steps in self._unit.seconds.items():
+        for name, steps in self.unit.seconds.items():
             if name in numbers and events.listening(3):
                 module = compiled[numbers[name]]
                 seconds = {f"{step.replace('-', '_')}_s": spent for step, spent in steps.items()}
@@ -119,18 +119,18 @@ class NativeProgram:
         return [each.object_bytes for each in compiled]
 
     def _manifest(self, constant_sizes: list[int], object_sizes: list[int]) -> Manifest:
-        machine = self._unit.machine
-        types = self._unit.main.function_type
+        machine = self.unit.machine
+        types = self.unit.main.function_type
         inputs = [spec_of(f"in{i}", array_type(t)) for i, t in enumerate(types.inputs)]
         outputs = [spec_of(f"out{i}", array_type(t)) for i, t in enumerate(types.outputs)]
         return Manifest(
-            name=self._unit.name,
+            name=self.unit.name,
             triple=triple_of(machine),
             cpu=machine.llvm_cpu,
             features=machine.llvm_features,
             inputs=tuple(inputs),
             outputs=tuple(outputs),
-            aliases=tuple(Alias(output=o, input=i) for i, o in self._unit.donated.items()),
+            aliases=tuple(Alias(output=o, input=i) for i, o in self.unit.donated.items()),
             constants=place_constants(constant_sizes),
             object_sizes=tuple(object_sizes),
             arena_bytes=self._module.arena_bytes,
@@ -141,36 +141,25 @@ class NativeProgram:
             metadata={
                 "memory_report": self._plan.report(),
                 "machine": machine.name,
-                "remarks": json.dumps([str(r) for r in self._unit.remarks]),
+                "remarks": json.dumps([str(r) for r in self.unit.remarks]),
             },
         )
 
-    def __call__(self, *arrays: Tensor, out: Sequence[Tensor] | None = None) -> list[Tensor]:
-        result = self.program(*arrays) if out is None else self.program(*arrays, out=tuple(out))
-        return [*result] if isinstance(result, tuple) else [result]
-
     def ir(self, phase: str) -> str:
-        known = self._stages | {"scheduled": str(self._unit.module), "llvm": self._module.text}
+        known = self._stages | {"scheduled": str(self.unit.module), "llvm": self._module.text}
         if phase not in known:
             raise UnsupportedOnTargetError(f"the cpu target has no `{phase}` phase", help=f"ask for {', '.join(known)}")
         return known[phase]
 
     def asm(self) -> str:
         texts = self._module.texts.items()
-        return "\n".join(f"# ---- {name}\n{compile_assembly(text, self._unit.machine)}" for name, text in texts)
+        return "\n".join(f"# ---- {name}\n{compile_assembly(text, self.unit.machine)}" for name, text in texts)
 
-    def cost(self) -> dict[str, Any]:
-        machine = self._unit.machine
-        kernels = {
-            name: {"seconds": w.seconds(machine), "flops": w.flops, "bytes": w.bytes}
-            for name, w in self._module.work.items()
-        }
-        total = sum(k["seconds"] for k in kernels.values())
-        return {"machine": machine.name, "seconds": total, "arena_bytes": self._module.arena_bytes, "kernels": kernels}
+    def cost(self) -> ProgramCost:
+        machine = self.unit.machine
+        kernels = {name: work.cost(machine) for name, work in self._module.work.items()}
+        return ProgramCost(machine.name, kernels, arena_bytes=self._module.arena_bytes)
 
     def explain(self) -> str:
-        counts = Counter(str(remark) for remark in self._unit.remarks)
+        counts = Counter(str(remark) for remark in self.unit.remarks)
         return "\n".join(text if count == 1 else f"{text} [{count} times]" for text, count in counts.items())
-
-    def save(self, path: str) -> None:
-        self.program.save(path)

@@ -11,6 +11,8 @@ import numpy as np
 
 from tilewright import events
 from tilewright.cached import cached_property
+from tilewright.cost.program import ProgramCost
+from tilewright.cost.warps.kernel import kernel_cost
 from tilewright.cost.warps.occupancy import occupancy
 from tilewright.dialects.base import array_type
 from tilewright.errors import UnsupportedOnTargetError
@@ -22,7 +24,7 @@ from tilewright.runtime.files import dump
 from tilewright.runtime.garbage import no_collections
 from tilewright.runtime.manifest import Alias, Manifest, place_constants
 from tilewright.runtime.shared_constants import Keep, keep_in_memory
-from tilewright.targets.base import KernelTime, Tensor, spec_of, unmeasured
+from tilewright.targets.base import KernelTime, LinkedExecutable, spec_of, unmeasured
 from tilewright.targets.cuda.cubin_cache import cubin
 from tilewright.targets.cuda.emit import KernelCode, emit_kernel
 from tilewright.targets.cuda.intrinsics import TRIPLE
@@ -30,7 +32,7 @@ from tilewright.targets.cuda.steps import steps_of
 from tilewright.targets.cuda.toolchain import COMPILER, Cubin, instructions_of, sass_of
 
 
-class CudaProgram:
+class CudaProgram(LinkedExecutable):
     """A program compiled for an NVIDIA chip. It runs where one is; anywhere it can be looked at and saved."""
 
     def __init__(self, unit: Unit, stages: dict[str, str]) -> None:
@@ -62,9 +64,13 @@ class CudaProgram:
         """The kernels' machine code as text, by name."""
         return {name: sass_of(cubin.content) for name, cubin in self.cubins.items()}
 
-    @cached_property
+    @property
     def program(self) -> DeviceProgram:
         """The runnable program, built on first use."""
+        return self._linked
+
+    @cached_property
+    def _linked(self) -> DeviceProgram:
         return self.link(keep_in_memory)
 
     def link(self, keep: Keep) -> DeviceProgram:
@@ -110,10 +116,6 @@ class CudaProgram:
         if events.listening(7):
             events.emit("compile.assembly", level=7, text=self.asm())
 
-    def __call__(self, *arrays: Tensor, out: Sequence[Tensor] | None = None) -> list[Tensor]:
-        result = self.program(*arrays) if out is None else self.program(*arrays, out=tuple(out))
-        return [*result] if isinstance(result, tuple) else [result]
-
     def profile(self, arrays: Sequence[Any], repeat: int) -> list[KernelTime]:
         raise unmeasured("cuda")
 
@@ -136,13 +138,15 @@ class CudaProgram:
         """SASS of all kernels."""
         return _joined(self.sass)
 
-    def cost(self) -> dict[str, Any]:
-        """Per kernel the blocks, threads of each, registers of a thread, bytes spilled and bytes of shared memory, and
-        how many blocks and warps a multiprocessor has at once, and why there are no more."""
-        kernels = {name: self._cost_of(name) for name in self.kernels}
-        return {"machine": self.unit.machine.name, "kernels": kernels}
+    def cost(self) -> ProgramCost:
+        """The predicted time, and of each kernel the blocks, threads of each, registers of a thread, bytes spilled and
+        bytes of shared memory, and how many blocks and warps a multiprocessor has at once, and why there are no
+        more."""
+        machine = self.unit.machine
+        costs = {kernel.sym_name.data: kernel_cost(kernel, machine) for kernel in self.unit.kernels()}
+        return ProgramCost(machine.name, costs, {name: self._resources_of(name) for name in self.kernels})
 
-    def _cost_of(self, name: str) -> dict[str, Any]:
+    def _resources_of(self, name: str) -> dict[str, Any]:
         code, usage = self.kernels[name], self.cubins[name].usage
         # Kernels declare no shared memory: what the assembler finds is what the system reserves.
         resident = occupancy(self.unit.machine, code.threads, usage.registers, code.shared_bytes)
@@ -160,7 +164,8 @@ class CudaProgram:
     def explain(self) -> str:
         """The remarks, and the resources and instructions of each kernel."""
         lines = [f"{text} [{n} times]" if n > 1 else text for text, n in Counter(map(str, self.unit.remarks)).items()]
-        for name, taken in self.cost()["kernels"].items():
+        for name in self.kernels:
+            taken = self._resources_of(name)
             numbers = {what: value for what, value in taken.items() if isinstance(value, int)}
             lines.append(
                 f"{name}: " + ", ".join(f"{value} {what.replace('_', ' ')}" for what, value in numbers.items())
@@ -171,9 +176,6 @@ class CudaProgram:
             counts = sorted(instructions_of(self.sass[name]).items(), key=lambda each: -each[1])
             lines.append("  " + ", ".join(f"{count} {what}" for what, count in counts))
         return "\n".join(lines)
-
-    def save(self, path: str) -> None:
-        self.program.save(path)
 
 
 def _joined(texts: dict[str, str]) -> str:

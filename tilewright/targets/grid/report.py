@@ -6,7 +6,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tilewright.cost.cores.model import COMPUTE, DRAM, NETWORK, CoreCost, cost_of
+from tilewright.cost.cores.work import MATMULS
+from tilewright.cost.program import Cost
 from tilewright.dialects import cores, tile
+from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.semantics.cores import ProgramRun
 from tilewright.semantics.cores.reports import name_of
@@ -62,6 +65,22 @@ class KernelReport:
     def roofline_fraction(self) -> float | None:
         """The least cycles that the machine allows over those that it takes."""
         return None if self.cost is None else self.cost.roofline_cycles / self.run.cycles
+
+    def total(self, grid: CoreGrid) -> Cost:
+        """The simulated time, and the parts and the work as the model predicts them: FLOPs of the matrix unit, and
+        bytes of DRAM. Without a prediction only the time is known."""
+        cost = self.cost
+        if cost is None:
+            return Cost.of(self.run.seconds, 0.0, seconds=self.run.seconds)
+        tiles = sum(kind.tiles for kind in cost.kinds if (kind.kind, kind.unit) == (MATMULS, "math"))
+        return Cost.of(
+            compute_s=cost.compute_cycles / grid.clock_hertz,
+            memory_s=max(cost.read_cycles, cost.write_cycles) / grid.clock_hertz,
+            launch_s=cost.dispatch_cycles / grid.clock_hertz,
+            bytes=float(cost.dram_read_bytes + cost.dram_written_bytes),
+            flops=2.0 * TILE**3 * tiles,
+            seconds=self.run.seconds,
+        )
 
     def document(self) -> dict[str, Any]:
         """All of it as plain values."""

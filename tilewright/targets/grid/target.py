@@ -9,24 +9,23 @@ from typing import Any
 import numpy as np
 
 from tilewright.cached import cached_property
-from tilewright.cost.cores.work import MATMULS
+from tilewright.cost.program import Cost, ProgramCost
 from tilewright.errors import UnsupportedOnTargetError
-from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.base import Unit
 from tilewright.semantics.cores import ProgramRun
-from tilewright.targets.base import KernelTime, Tensor
+from tilewright.targets.base import KernelTime, Tensor, UnlinkedExecutable
 from tilewright.targets.grid import device
 from tilewright.targets.grid.report import KernelReport, report_of
 from tilewright.targets.grid.runtime import Simulation
 
 
-class GridProgram:
+class GridProgram(UnlinkedExecutable):
     """A program compiled for a grid of cores. It runs on the simulator, or by ttnn where the environment names a
     simulator of the vendor's (`TT_METAL_SIMULATOR`)."""
 
     def __init__(self, unit: Unit, stages: dict[str, str]) -> None:
-        self.unit = unit
+        super().__init__(unit)
         self._stages = stages
         self.runs: list[tuple[str, ProgramRun]] = []
 
@@ -92,15 +91,16 @@ class GridProgram:
         """Device source: what the machine's own compiler takes."""
         return self.source
 
-    def cost(self) -> dict[str, Any]:
+    def cost(self) -> ProgramCost:
         """For each kernel that a call runs: its cores, queues and bytes of their memory; the cycles that the simulator
         counts and those that the model predicts, what bounds them (`report.py`), and how often states of units are set.
         """
-        return {
-            "machine": self.unit.machine.name,
-            "kernels": [report.document() for report in self.reports],
-            "seconds": sum(run.seconds for _, run in self.timing),
-        }
+        by_name: dict[str, list[Cost]] = {}
+        for report in self.reports:
+            by_name.setdefault(report.kernel, []).append(report.total(self.grid))
+        kernels = {name: Cost.total(costs) for name, costs in by_name.items()}
+        runs = tuple(report.document() for report in self.reports)
+        return ProgramCost(self.unit.machine.name, kernels, runs=runs)
 
     def profile(self, arrays: Sequence[Any], repeat: int) -> list[KernelTime]:
         """The times of the simulator, which are equal in all calls. FLOPs are those of the matrix unit."""
@@ -111,17 +111,10 @@ class GridProgram:
         return sorted(times, key=lambda each: -each.seconds)
 
     def _time_of(self, name: str, reports: Sequence[KernelReport]) -> KernelTime:
-        costs = [report.cost for report in reports if report.cost is not None]
-        cycles = sum(cost.predicted_cycles for cost in costs)
-        tiles = sum(kind.tiles for cost in costs for kind in cost.kinds if (kind.kind, kind.unit) == (MATMULS, "math"))
-        return KernelTime(
-            name,
-            float(len(reports)),
-            sum(report.run.seconds for report in reports),
-            cycles / self.grid.clock_hertz,
-            2.0 * TILE**3 * tiles,
-            float(sum(cost.dram_read_bytes + cost.dram_written_bytes for cost in costs)),
-        )
+        total = Cost.total(report.total(self.grid) for report in reports)
+        cycles = sum(report.cost.predicted_cycles for report in reports if report.cost is not None)
+        predicted_s = cycles / self.grid.clock_hertz
+        return KernelTime(name, float(len(reports)), total.seconds, predicted_s, total.flops, total.bytes)
 
     def explain(self) -> str:
         """The remarks, and for each kernel its time, its bottleneck, and the resources of a core that it takes."""

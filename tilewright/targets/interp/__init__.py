@@ -24,7 +24,7 @@ def _machine_named(name: str) -> Machine:
 def _executable(unit: Unit, stages: dict[str, str]) -> Executable:
     from tilewright.targets.interp.target import InterpretedProgram
 
-    return InterpretedProgram(unit.module, unit.constants)
+    return InterpretedProgram(unit)
 
 
 TARGET = Target(

@@ -5,31 +5,32 @@ A program for several devices runs on all of them. Each is given the arguments; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
+from tilewright.cost.program import ProgramCost
 from tilewright.dialects.tile import KernelOp
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
+from tilewright.passes.base import Unit
 from tilewright.semantics import mesh
-from tilewright.targets.base import KernelTime, Tensor, unmeasured
+from tilewright.targets.base import KernelTime, Tensor, UnlinkedExecutable, unmeasured
 from tilewright.targets.interp.kernels import run_checked
 
 
-class InterpretedProgram:
+class InterpretedProgram(UnlinkedExecutable):
     """Runs `main` of a module by the NumPy semantics."""
 
-    def __init__(self, module: ModuleOp, constants: Mapping[str, Tensor]) -> None:
-        self._module = module
-        self._constants = constants
-        self._main = main_of(module)
-        self._devices = mesh.devices_of(module)
+    def __init__(self, unit: Unit) -> None:
+        super().__init__(unit)
+        self._main = main_of(unit.module)
+        self._devices = mesh.devices_of(unit.module)
 
     def __call__(self, *arrays: Tensor, out: Sequence[Tensor] | None = None) -> list[Tensor]:
-        results = mesh.run(self._main.body.block, [arrays] * self._devices, self._constants, self._call)[0]
+        results = mesh.run(self._main.body.block, [arrays] * self._devices, self.unit.constants, self._call)[0]
         if out is None:
             # Copies: a result may be a view of an argument or of a constant.
             return [np.array(r, order="C") for r in results]
@@ -38,19 +39,21 @@ class InterpretedProgram:
         return list(out)
 
     def _call(self, callee: str, operands: Sequence[Tensor]) -> Sequence[Tensor]:
-        kernel = next(op for op in self._module.body.block.ops if isinstance(op, KernelOp) and op.sym_name == callee)
+        kernel = next(
+            op for op in self.unit.module.body.block.ops if isinstance(op, KernelOp) and op.sym_name == callee
+        )
         return run_checked(kernel, operands)
 
     def ir(self, phase: str) -> str:
         if phase not in ("array", "tile"):
             message = f"the interp target has no `{phase}` phase"
             raise UnsupportedOnTargetError(message, help="ask for `array` or `tile`, which are one program here")
-        return str(self._module)
+        return str(self.unit.module)
 
     def asm(self) -> str:
         raise UnsupportedOnTargetError("the interp target emits no machine code", help='compile with target="cpu"')
 
-    def cost(self) -> dict[str, Any]:
+    def cost(self) -> ProgramCost:
         raise UnsupportedOnTargetError("the interp target has no cost model", help='compile with target="cpu"')
 
     def profile(self, arrays: Sequence[Any], repeat: int) -> list[KernelTime]:

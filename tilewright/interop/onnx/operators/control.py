@@ -22,7 +22,7 @@ _MAX_UNROLLED = 64
 _GATHERED = "a `Loop` that gathers results until a condition, whose number depends on data"
 
 
-def _known(node: Node, value: Any, what: str) -> np.ndarray[Any, Any] | None:
+def _known(node: Node, value: object, what: str) -> np.ndarray | None:
     """The elements of a value if they depend on constants alone."""
     try:
         return node.known(value, what)
@@ -58,7 +58,7 @@ def _branched(node: Node, condition: Array) -> tuple[Any, ...]:
 
 
 @operator("Loop")
-def loop(node: Node, trips: Array | None, condition: Array | None = None, *carried: Any) -> tuple[Any, ...]:
+def loop(node: Node, trips: Array | None, condition: Array | None = None, *carried: object) -> tuple[Any, ...]:
     """Repeat a graph on carried values, at most `trips` times, while the condition that it gives holds."""
     body = node.required("body")
     count = None if trips is None else _known(node, trips, "M")

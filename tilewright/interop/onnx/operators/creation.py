@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -67,7 +66,7 @@ def one_hot(node: Node, indices: Array, depth: Array, values: Array) -> Array:
     return tw.where(chosen, values[1], values[0])
 
 
-def _window(node: Node, size: Any, weights: tuple[float, float, float]) -> Array:
+def _window(node: Node, size: object, weights: tuple[float, float, float]) -> Array:
     (count,) = node.known_ints(size, "size")
     dtype = dtype_of(node, node.get("output_datatype", 1))
     steps = count if node.get("periodic", 1) else count - 1

@@ -190,13 +190,13 @@ def clip(node: Node, x: Array, low: Array | None = None, high: Array | None = No
     return _clipped(x, low, high)
 
 
-def _clipped(x: Array, low: Any, high: Any) -> Array:
+def _clipped(x: Array, low: object, high: object) -> Array:
     """Clip an array; elements equal to a bound are unchanged, so that zeros keep their sign."""
     above = x if low is None else tw.where(_passes(tw.less, x, low), low, x)
     return above if high is None else tw.where(_passes(tw.greater, above, high), high, above)
 
 
-def _passes(is_beyond: Callable[[Any, Any], Array], x: Array, bound: Any) -> Array:
+def _passes(is_beyond: Callable[[object, object], Array], x: Array, bound: object) -> Array:
     beyond = is_beyond(x, bound)
     if not x.dtype.is_float or not isinstance(bound, Array):
         return beyond
@@ -371,7 +371,7 @@ def convert(node: Node, x: Array | Coded, to: ElementType) -> Array | Coded:
     return tw.astype(tw.clip(wide(x) if x.dtype.is_float else tw.astype(x, tw.f32), -limit, limit), to)
 
 
-def _narrowed(node: Node, x: Array, storage: np.dtype[Any], saturate: bool) -> Coded:
+def _narrowed(node: Node, x: Array, storage: np.dtype, saturate: bool) -> Coded:
     rounding = node.get("round_mode", "up")
     if rounding not in ("up", "down"):
         raise node.unsupported(f"`{node.op}` with rounding {rounding!r}")
@@ -425,7 +425,7 @@ def bit_cast(node: Node, x: Array) -> Array:
 
 
 @operator("Dropout")
-def dropout(node: Node, x: Array, ratio: Any = None, training: Any = None) -> Any:
+def dropout(node: Node, x: Array, ratio: object = None, training: object = None) -> Any:
     """As it is when a model is used: the identity, and a mask of trues."""
     node.ignore("ratio")
     if node.version < 7 and not node.get("is_test", 0):

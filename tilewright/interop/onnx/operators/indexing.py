@@ -44,7 +44,7 @@ def gather_nd(node: Node, x: Array, indices: Array) -> Array:
 _UPDATES: dict[str, str] = {"none": "set", "add": "add", "mul": "multiply", "max": "max", "min": "min"}
 
 
-def _update(node: Node, x: Array, key: Any, values: Array) -> Array:
+def _update(node: Node, x: Array, key: object, values: Array) -> Array:
     how = _UPDATES.get(node.get("reduction", "none"))
     if how is None:
         raise node.unsupported(f"`{node.op}` of reduction {node.get('reduction')!r}")

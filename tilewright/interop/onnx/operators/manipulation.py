@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -91,7 +90,7 @@ def concat(node: Node, *arrays: Array) -> Array:
     return tw.concat(arrays, axis=node.get("axis", 1))
 
 
-def split_sizes(node: Node, size: int, sections: Any) -> Sequence[int]:
+def split_sizes(node: Node, size: int, sections: object) -> Sequence[int]:
     """The sizes of the parts of an axis: as given, or equal but for the last."""
     given = node.get("split") if sections is None else node.known_ints(sections, "split")
     if given is not None:
@@ -161,7 +160,7 @@ def pad_by_attributes(node: Node, x: Array) -> Array:
     return _padded(node, x, widths, list(range(x.ndim)), value if x.dtype.is_float else int(value))
 
 
-def _padded(node: Node, x: Array, widths: Sequence[int], axes: Sequence[int], value: Any) -> Array:
+def _padded(node: Node, x: Array, widths: Sequence[int], axes: Sequence[int], value: object) -> Array:
     mode = _MODES.get(node.get("mode", "constant"))
     if mode is None:
         raise node.unsupported(f"`Pad` of mode {node.get('mode')!r}")

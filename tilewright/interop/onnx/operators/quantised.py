@@ -141,7 +141,7 @@ def _scalar(x: Array) -> Array:
     return tw.reshape(x, ()) if x.size == 1 else x
 
 
-def _integer_conv(node: Node, x: Array, w: Array, x_zero: Any, w_zero: Any) -> Array:
+def _integer_conv(node: Node, x: Array, w: Array, x_zero: Any, w_zero: object) -> Array:
     geometry = geometry_of(node, x.shape[2:], node.get("kernel_shape", w.shape[2:]))
     image = _centred(x, x_zero, rows=False)
     kernel = tw.astype(w, tw.i32)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from tilewright import api as tw
 from tilewright.api.array import Array
@@ -110,7 +109,7 @@ def arg_min(node: Node, x: Array) -> Array:
     return _arg_extreme(node, x, tw.argmin)
 
 
-def _running(node: Node, x: Array, axis: Any, total: Callable[..., Array]) -> Array:
+def _running(node: Node, x: Array, axis: object, total: Callable[..., Array]) -> Array:
     (at,) = axes_of(node.known_ints(axis, "axis"), x.ndim)
     reverse, exclusive = node.get("reverse", 0), node.get("exclusive", 0)
     source = tw.flip(x, axis=at) if reverse else x

@@ -88,14 +88,14 @@ def concat_from_sequence(node: Node, sequence: Sequence) -> Array:
 
 
 @operator("Optional")
-def optional(node: Node, value: Any = None) -> Any:
+def optional(node: Node, value: object = None) -> Any:
     """A value that may be absent."""
     node.ignore("type")
     return value
 
 
 @operator("OptionalGetElement")
-def optional_get_element(node: Node, value: Any) -> Any:
+def optional_get_element(node: Node, value: object) -> Any:
     """The value of an optional that has one."""
     if value is None:
         raise node.unsupported("`OptionalGetElement` of nothing")
@@ -103,6 +103,6 @@ def optional_get_element(node: Node, value: Any) -> Any:
 
 
 @operator("OptionalHasElement")
-def optional_has_element(node: Node, value: Any = None) -> Array:
+def optional_has_element(node: Node, value: object = None) -> Array:
     """Whether there is a value."""
     return lifted(np.asarray(value is not None))

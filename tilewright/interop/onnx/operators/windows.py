@@ -166,7 +166,7 @@ def _windowed(fn: str, x: Array, geometry: Geometry) -> Array:
     )
 
 
-def _places(geometry: Geometry, sizes: Sequence[int], axis: int) -> np.ndarray[Any, Any]:
+def _places(geometry: Geometry, sizes: Sequence[int], axis: int) -> np.ndarray:
     """The indices that each window reads along an axis: shape (windows, elements of one)."""
     extent = sizes[axis] + geometry.low[axis] + geometry.high[axis]
     count = max(0, (extent - geometry.spans[axis]) // geometry.strides[axis] + 1)
@@ -194,7 +194,7 @@ def _max_with_places(node: Node, x: Array, geometry: Geometry) -> tuple[Array, A
     spread = [a.reshape(-1)[g] for a, g in zip(along, grids, strict=True)]
     order = [n for d in range(rank) for n in (counts[d], geometry.window[d])]
 
-    def arranged(flat: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def arranged(flat: np.ndarray) -> np.ndarray:
         split = flat.reshape(order).transpose([*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)])
         return split.reshape(*counts, math.prod(geometry.window))
 

@@ -19,18 +19,18 @@ TARGETS = _IDENTITIES | _PLACEMENTS | {"mhlo.erf", "mhlo.topk"} | LAPACK_CALLS.k
 
 
 @operation("func.call", narrow=True, elementwise=True)
-def call(node: Node, *operands: Any) -> tuple[Any, ...]:
+def call(node: Node, *operands: object) -> tuple[Any, ...]:
     """A function of the module, traced here."""
     return _called(node, "callee", operands)
 
 
 @operation("stablehlo.composite", narrow=True)
-def composite(node: Node, *operands: Any) -> tuple[Any, ...]:
+def composite(node: Node, *operands: object) -> tuple[Any, ...]:
     """An operation by the function that it is composed of."""
     return _called(node, "decomposition", operands)
 
 
-def _called(node: Node, key: str, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+def _called(node: Node, key: str, operands: tuple[object, ...]) -> tuple[Any, ...]:
     callee = node.get(key)
     if not isinstance(callee, Symbol):
         raise node.malformed(f"`{key}` names no function")
@@ -38,7 +38,7 @@ def _called(node: Node, key: str, operands: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 @operation("stablehlo.optimization_barrier", narrow=True, elementwise=True)
-def identity(node: Node, *operands: Any) -> tuple[Any, ...]:
+def identity(node: Node, *operands: object) -> tuple[Any, ...]:
     """The operands."""
     return operands
 

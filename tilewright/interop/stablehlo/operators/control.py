@@ -11,11 +11,11 @@ from tilewright.interop.stablehlo.registry import Node, operation
 
 
 @operation("stablehlo.while", narrow=True)
-def while_(node: Node, *carried: Any) -> tuple[Any, ...]:
+def while_(node: Node, *carried: object) -> tuple[Any, ...]:
     """Repeat a region on values while another one of them holds."""
     condition, body = node.regions
 
-    def holds(state: tuple[Any, ...]) -> Any:
+    def holds(state: tuple[object, ...]) -> Any:
         (verdict,) = node.run(condition, *state)
         return verdict
 

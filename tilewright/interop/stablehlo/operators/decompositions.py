@@ -33,7 +33,7 @@ def triangular_solve(node: Node, a: Array, b: Array) -> Array:
     return call("trsm", a, b, left=left, lower=lower, transposed=_TRANSPOSES[transpose], unit=unit)[0]
 
 
-def _flag(value: Any) -> bool:
+def _flag(value: object) -> bool:
     return bool(value)
 
 

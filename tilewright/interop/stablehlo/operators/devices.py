@@ -78,7 +78,7 @@ def collective_permute(node: Node, *operands: Array) -> tuple[Array, ...]:
     return tuple(_exchange(node, x, "permute", numbers) for x in operands)
 
 
-def _exchange(node: Node, x: Array, kind: str, groups: Tensor, **attributes: Any) -> Array:
+def _exchange(node: Node, x: Array, kind: str, groups: Tensor, **attributes: object) -> Array:
     flat = tuple(groups.reshape(-1).tolist())
     size = groups.shape[1]
     return emit("collective", x, kind=kind, devices=node.module.devices, groups=flat, group_size=size, **attributes)
@@ -238,13 +238,13 @@ def placed_elsewhere(node: Node, x: Any) -> Any:
 
 
 @operation("sdy.propagation_barrier", narrow=True, elementwise=True)
-def propagation_barrier(node: Node, x: Any) -> Any:
+def propagation_barrier(node: Node, x: object) -> Any:
     """The operand."""
     return x
 
 
 @operation("sdy.sharding_group", narrow=True)
-def sharding_group(node: Node, x: Any) -> tuple[Any, ...]:
+def sharding_group(node: Node, x: object) -> tuple[Any, ...]:
     """No operation: declares that arrays have one sharding."""
     return ()
 

@@ -287,7 +287,7 @@ def select(node: Node, condition: Array, a: Any, b: Any) -> Any:
     return emit("map", broadcast(condition, a.shape), a, b, fn="select")
 
 
-def codes_like(node: Node, value: Any, storage: np.dtype[Any]) -> Array:
+def codes_like(node: Node, value: object, storage: np.dtype) -> Array:
     """The bit patterns of a value, which is of a type that no array has.
 
     Raises:

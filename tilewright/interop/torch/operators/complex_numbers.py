@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from tilewright import api as tw
 from tilewright.api.array import Array
@@ -135,12 +134,12 @@ def transform_to_real(x: Array, dim: Sequence[int], normalization: int, last_dim
 
 
 @operator("fft_fftfreq")
-def frequencies(n: int, d: float = 1.0, *, dtype: Any = None, **where: Any) -> Array:
+def frequencies(n: int, d: float = 1.0, *, dtype: object = None, **where: object) -> Array:
     """The frequencies of a transform of `n` samples that are `d` apart."""
     return tw.fft.fftfreq(n, d=d, dtype=default_float() if dtype is None else dtype_of(dtype))
 
 
 @operator("fft_rfftfreq")
-def half_frequencies(n: int, d: float = 1.0, *, dtype: Any = None, **where: Any) -> Array:
+def half_frequencies(n: int, d: float = 1.0, *, dtype: object = None, **where: object) -> Array:
     """The frequencies of a transform of real numbers."""
     return tw.fft.rfftfreq(n, d=d, dtype=default_float() if dtype is None else dtype_of(dtype))

@@ -13,13 +13,15 @@ from tilewright.interop.torch.registry import higher_order, operator
 from tilewright.interop.torch.walk import call_graph
 
 
-def _refuse_numbers(values: Sequence[Any]) -> None:
+def _refuse_numbers(values: Sequence[object]) -> None:
     if not all(isinstance(value, Array) for value in values):
         raise UnsupportedOperatorError("a loop that carries numbers", help="carry tensors of no axes")
 
 
 @higher_order("cond")
-def cond(pred: Any, true_graph: GraphModule, false_graph: GraphModule, operands: Sequence[Any]) -> tuple[Any, ...]:
+def cond(
+    pred: object, true_graph: GraphModule, false_graph: GraphModule, operands: Sequence[object]
+) -> tuple[Any, ...]:
     """The results of one of two graphs; only that one runs."""
     return tw.cond(
         pred, lambda: tuple(call_graph(true_graph, operands)), lambda: tuple(call_graph(false_graph, operands))
@@ -28,7 +30,7 @@ def cond(pred: Any, true_graph: GraphModule, false_graph: GraphModule, operands:
 
 @higher_order("while_loop")
 def while_loop(
-    condition: GraphModule, body: GraphModule, carried: Sequence[Any], others: Sequence[Any]
+    condition: GraphModule, body: GraphModule, carried: Sequence[object], others: Sequence[object]
 ) -> tuple[Any, ...]:
     """The carried values when the condition is false."""
     _refuse_numbers(carried)
@@ -40,7 +42,7 @@ def while_loop(
 
 
 @higher_order("scan")
-def scan(body: GraphModule, init: Sequence[Any], xs: Sequence[Any], others: Sequence[Any]) -> tuple[Any, ...]:
+def scan(body: GraphModule, init: Sequence[object], xs: Sequence[object], others: Sequence[Any]) -> tuple[Any, ...]:
     """The last carried values, and what the body gives for each slice along the first axis."""
     _refuse_numbers(init)
     count = len(init)
@@ -54,25 +56,25 @@ def scan(body: GraphModule, init: Sequence[Any], xs: Sequence[Any], others: Sequ
 
 
 @higher_order("map_impl")
-def map_impl(body: GraphModule, xs: Sequence[Any], others: Sequence[Any]) -> tuple[Any, ...]:
+def map_impl(body: GraphModule, xs: Sequence[object], others: Sequence[object]) -> tuple[Any, ...]:
     """The results of a graph for each slice along the first axis."""
     return scan(body, (), xs, others)
 
 
 @higher_order("invoke_subgraph")
-def invoke_subgraph(graph: GraphModule, identifier: str | None, *operands: Any) -> tuple[Any, ...]:
+def invoke_subgraph(graph: GraphModule, identifier: str | None, *operands: object) -> tuple[Any, ...]:
     """A graph that is called at several places."""
     return tuple(call_graph(graph, operands))
 
 
 @higher_order("tag_activation_checkpoint", "wrap_activation_checkpoint")
-def checkpoint(graph: GraphModule, *operands: Any, **kwargs: Any) -> tuple[Any, ...]:
+def checkpoint(graph: GraphModule, *operands: object, **kwargs: object) -> tuple[Any, ...]:
     """A graph whose values are computed again for gradients, which no graph without gradients needs."""
     return tuple(call_graph(graph, operands))
 
 
 @higher_order("wrap_with_set_grad_enabled")
-def with_set_grad_enabled(enabled: bool, graph: GraphModule, *operands: Any) -> tuple[Any, ...]:
+def with_set_grad_enabled(enabled: bool, graph: GraphModule, *operands: object) -> tuple[Any, ...]:
     """A graph in which gradients are recorded or not."""
     return tuple(call_graph(graph, operands))
 

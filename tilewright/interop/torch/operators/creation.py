@@ -19,7 +19,7 @@ from tilewright.interop.torch.tensors import default_float, dtype_of, filled
 _MAX_TABLE = 1 << 20
 
 
-def _type_of(number: Any, dtype: Any) -> DType:
+def _type_of(number: object, dtype: object) -> DType:
     if dtype is not None:
         return dtype_of(dtype)
     return default_float() if isinstance(number, float) else scalar_type(number)
@@ -34,58 +34,58 @@ def full(*args: Any, dtype: Any = None, layout: Any = None, device: Any = None, 
 
 
 @operator("full_like")
-def full_like(x: Array, value: Any, *, dtype: Any = None, **where: Any) -> Array:
+def full_like(x: Array, value: object, *, dtype: object = None, **where: object) -> Array:
     """An array of one number in the shape of another one."""
     return filled(x.shape, value, x.dtype if dtype is None else dtype_of(dtype))
 
 
 @operator("zeros_like", "empty_like")
-def zeros_like(x: Array, *, dtype: Any = None, **where: Any) -> Array:
+def zeros_like(x: Array, *, dtype: object = None, **where: object) -> Array:
     """Zeros in the shape of another array."""
     return full_like(x, 0, dtype=dtype)
 
 
 @operator("ones_like")
-def ones_like(x: Array, *, dtype: Any = None, **where: Any) -> Array:
+def ones_like(x: Array, *, dtype: object = None, **where: object) -> Array:
     """Ones in the shape of another array."""
     return full_like(x, 1, dtype=dtype)
 
 
 @operator("zeros", "empty.memory_format", "new_zeros", "new_empty")
-def zeros(*args: Any, dtype: Any = None, **where: Any) -> Array:
+def zeros(*args: object, dtype: object = None, **where: object) -> Array:
     """An array of zeros; an array in front of the shape gives its type."""
     *like, shape = args
     return full(*like, shape, 0.0 if not like else 0, dtype=dtype)
 
 
 @operator("ones", "new_ones")
-def ones(*args: Any, dtype: Any = None, **where: Any) -> Array:
+def ones(*args: object, dtype: object = None, **where: object) -> Array:
     """An array of ones; an array in front of the shape gives its type."""
     *like, shape = args
     return full(*like, shape, 1.0 if not like else 1, dtype=dtype)
 
 
 @operator("empty_strided", "new_empty_strided")
-def empty_strided(*args: Any, dtype: Any = None, **where: Any) -> Array:
+def empty_strided(*args: object, dtype: object = None, **where: object) -> Array:
     """An array of zeros; strides are not kept."""
     *like, shape, _ = args
     return zeros(*like, shape, dtype=dtype)
 
 
 @operator("empty_permuted")
-def empty_permuted(shape: Sequence[int], order: Sequence[int], *, dtype: Any = None, **where: Any) -> Array:
+def empty_permuted(shape: Sequence[int], order: Sequence[int], *, dtype: object = None, **where: object) -> Array:
     """An array of zeros; the order in memory is not kept."""
     return zeros(shape, dtype=dtype)
 
 
 @operator("scalar_tensor")
-def scalar_tensor(value: Any, *, dtype: Any = None, **where: Any) -> Array:
+def scalar_tensor(value: object, *, dtype: object = None, **where: object) -> Array:
     """A number as an array without axes."""
     return filled((), value, default_float() if dtype is None else dtype_of(dtype))
 
 
 @operator("arange.start_step", "arange.start", "arange")
-def arange(*bounds: float, dtype: Any = None, **where: Any) -> Array:
+def arange(*bounds: float, dtype: object = None, **where: object) -> Array:
     """Numbers from a start below an end, a step apart."""
     start, end, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1) if len(bounds) == 2 else bounds
     if dtype is not None:
@@ -109,7 +109,7 @@ def arange(*bounds: float, dtype: Any = None, **where: Any) -> Array:
 
 
 @operator("linspace")
-def linspace(start: float, end: float, steps: int, *, dtype: Any = None, **where: Any) -> Array:
+def linspace(start: float, end: float, steps: int, *, dtype: object = None, **where: object) -> Array:
     """Numbers from a start to an end, both included, counted from the nearer of the two. torch's own decomposition
     takes the ends of integers as they are given; its kernels cut them off first."""
     kind = default_float() if dtype is None else dtype_of(dtype)
@@ -127,6 +127,6 @@ def linspace(start: float, end: float, steps: int, *, dtype: Any = None, **where
 
 
 @operator("eye", "eye.m")
-def eye(rows: int, columns: int | None = None, *, dtype: Any = None, **where: Any) -> Array:
+def eye(rows: int, columns: int | None = None, *, dtype: object = None, **where: object) -> Array:
     """Ones on the diagonal."""
     return tw.eye(rows, columns, dtype=default_float() if dtype is None else dtype_of(dtype))

@@ -103,7 +103,7 @@ _LOGIC: dict[str, Callable[[Operand, Operand], Array]] = {
 
 def _register_unary(name: str, fn: Callable[[Array], Array], of_floats: bool) -> None:
     @operator(name)
-    def rule(x: Array, *, memory_format: Any = None) -> Array:
+    def rule(x: Array, *, memory_format: object = None) -> Array:
         return fn(as_floats(x) if of_floats else x)
 
     del rule
@@ -449,12 +449,12 @@ def copy(x: Array, source: Array, non_blocking: bool = False) -> Array:
 @operator("_to_copy")
 def to_copy(
     x: Array,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
+    dtype: object = None,
+    layout: object = None,
+    device: object = None,
     pin_memory: bool | None = None,
     non_blocking: bool = False,
-    memory_format: Any = None,
+    memory_format: object = None,
 ) -> Array:
     """`x` in another element type."""
     return x if dtype is None else convert(x, dtype_of(dtype))

@@ -26,11 +26,11 @@ def flex_attention(
     key: Array,
     value: Array,
     score_graph: GraphModule,
-    block_mask: Sequence[Any],
+    block_mask: Sequence[object],
     scale: float,
-    kernel_options: Mapping[str, Any],
-    score_others: Sequence[Any] = (),
-    mask_others: Sequence[Any] = (),
+    kernel_options: Mapping[str, object],
+    score_others: Sequence[object] = (),
+    mask_others: Sequence[object] = (),
 ) -> tuple[Array, Array, Array]:
     """`softmax(score(q @ k.mT * scale)) @ v` over (batch, heads, length, size), with what the mask leaves out of -inf;
     logarithms of the sums, and largest scores, in units of ln 2. A block mask only states where its mask is false
@@ -51,7 +51,7 @@ def flex_attention(
     return result, sums / math.log(2), largest / math.log(2)
 
 
-def _of_elements(graph: GraphModule, arguments: Sequence[Any]) -> Array:
+def _of_elements(graph: GraphModule, arguments: Sequence[object]) -> Array:
     """A graph on single elements, for all elements of a block at once: what depends on the element has four axes.
 
     Raises:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tilewright import api as tw
 from tilewright.api.array import Array
@@ -43,7 +42,7 @@ _UNARY: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def _each(fn: Callable[..., Array], first: Sequence[Array], *others: Any, **options: Any) -> list[Array]:
+def _each(fn: Callable[..., Array], first: Sequence[Array], *others: object, **options: object) -> list[Array]:
     """The operator of each array and its elements of the lists among the others; what is no list goes to all."""
     spread = [other if is_nested(other) else itertools.repeat(other) for other in others]
     return [fn(x, *rest, **options) for x, *rest in zip(first, *spread, strict=False)]
@@ -51,7 +50,7 @@ def _each(fn: Callable[..., Array], first: Sequence[Array], *others: Any, **opti
 
 def _register_binary(name: str, fn: Callable[..., Array]) -> None:
     @operator(*(f"_foreach_{name}.{overload}" for overload in ("List", "Scalar", "ScalarList", "Tensor")))
-    def rule(first: Sequence[Array], other: Any, **options: Any) -> list[Array]:
+    def rule(first: Sequence[Array], other: object, **options: object) -> list[Array]:
         return _each(fn, first, other, **options)
 
     del rule
@@ -71,32 +70,32 @@ for _name, _fn in _UNARY.items():
     _register_unary(_name, _fn)
 
 
-def _plus_product(x: Array, a: Array, b: Array, factor: Any) -> Array:
+def _plus_product(x: Array, a: Array, b: Array, factor: object) -> Array:
     return x + a * b * factor
 
 
-def _plus_quotient(x: Array, a: Array, b: Array, factor: Any) -> Array:
+def _plus_quotient(x: Array, a: Array, b: Array, factor: object) -> Array:
     return x + a / b * factor
 
 
-def _towards(x: Array, y: Array, factor: Any) -> Array:
+def _towards(x: Array, y: Array, factor: object) -> Array:
     return x + (y - x) * factor
 
 
 @operator("_foreach_addcmul.Scalar", "_foreach_addcmul.ScalarList", "_foreach_addcmul.Tensor")
-def addcmul(first: Sequence[Array], left: Sequence[Array], right: Sequence[Array], value: Any = 1) -> list[Array]:
+def addcmul(first: Sequence[Array], left: Sequence[Array], right: Sequence[Array], value: object = 1) -> list[Array]:
     """`x + value * left * right`."""
     return _each(_plus_product, first, left, right, value)
 
 
 @operator("_foreach_addcdiv.Scalar", "_foreach_addcdiv.ScalarList", "_foreach_addcdiv.Tensor")
-def addcdiv(first: Sequence[Array], left: Sequence[Array], right: Sequence[Array], value: Any = 1) -> list[Array]:
+def addcdiv(first: Sequence[Array], left: Sequence[Array], right: Sequence[Array], value: object = 1) -> list[Array]:
     """`x + value * left / right`."""
     return _each(_plus_quotient, first, left, right, value)
 
 
 @operator("_foreach_lerp.List", "_foreach_lerp.Scalar", "_foreach_lerp.ScalarList")
-def lerp(first: Sequence[Array], other: Sequence[Array], weight: Any) -> list[Array]:
+def lerp(first: Sequence[Array], other: Sequence[Array], weight: object) -> list[Array]:
     """`x + weight * (other - x)`."""
     return _each(_towards, first, other, weight)
 
@@ -108,6 +107,6 @@ def copy(first: Sequence[Array], other: Sequence[Array], non_blocking: bool = Fa
 
 
 @operator("_foreach_norm.Scalar")
-def norm(first: Sequence[Array], ord: float = 2, dtype: Any = None) -> list[Array]:
+def norm(first: Sequence[Array], ord: float = 2, dtype: object = None) -> list[Array]:
     """The norm of each array."""
     return _each(reduction.vector_norm, first, ord, dtype=dtype)

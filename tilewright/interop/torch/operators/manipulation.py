@@ -19,7 +19,7 @@ def view(x: Array, shape: Sequence[int]) -> Array:
 
 
 @operator("view.dtype")
-def view_dtype(x: Array, dtype: Any) -> Array:
+def view_dtype(x: Array, dtype: object) -> Array:
     """The bits as another element type of the same width."""
     return tw.bitcast(x, dtype_of(dtype))
 

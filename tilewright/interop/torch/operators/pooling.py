@@ -88,7 +88,7 @@ class Windows:
         lead = (0,) * (x.ndim - self.rank)
         return padded(x, (*lead, *self.padding), (*lead, *self.high), value)
 
-    def flat_places(self, place: Sizes) -> np.ndarray[Any, Any]:
+    def flat_places(self, place: Sizes) -> np.ndarray:
         """The position in the flattened spatial axes of one element of all windows, of shape `counts`; -1 outside."""
         along = [
             np.arange(c) * s - p + at * d
@@ -119,7 +119,7 @@ def _of_ranks(name: str, *ranks: int) -> Callable[[Callable[..., Any]], Callable
     """Register a rule with the parameter `rank` for an operator that has a name for each number of pooled axes: sizes
     that are the same for all axes do not indicate it."""
 
-    def register(rule: Callable[..., Any]) -> Callable[..., Any]:
+    def register(rule: Callable[..., object]) -> Callable[..., Any]:
         for rank in ranks:
             operator(name.format(rank))(functools.partial(rule, rank=rank))
         return rule
@@ -196,7 +196,7 @@ def max_pool_backward(
 # ---- means ----------------------------------------------------------------------------------------------------------
 
 
-def _divisors(windows: Windows, count_include_pad: bool, override: int | None) -> np.ndarray[Any, Any]:
+def _divisors(windows: Windows, count_include_pad: bool, override: int | None) -> np.ndarray:
     """How many elements count under each window."""
     if override is not None:
         return np.full(windows.counts, float(override))
@@ -289,7 +289,7 @@ def avg_pool_backward(
 # ---- windows that cover an axis in a given number -------------------------------------------------------------------
 
 
-def _shares(size: int, count: int) -> np.ndarray[Any, Any]:
+def _shares(size: int, count: int) -> np.ndarray:
     """A matrix (count, size): the part of each element in the mean of each window."""
     starts = np.arange(count) * size // count
     ends = -(-(np.arange(1, count + 1) * size) // count)
@@ -331,7 +331,7 @@ def _shared(grad: Array, x: Array, rank: int) -> Array:
     return tw.astype(_along_each(widened(grad), [_shares(s, n).T for s, n in sizes]), x.dtype)
 
 
-def _along_each(x: Array, matrices: Sequence[np.ndarray[Any, Any]]) -> Array:
+def _along_each(x: Array, matrices: Sequence[np.ndarray]) -> Array:
     """The last axes, each multiplied by a matrix (new size, size)."""
     for n, matrix in enumerate(matrices):
         axis = x.ndim - len(matrices) + n

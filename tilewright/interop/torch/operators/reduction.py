@@ -27,25 +27,25 @@ def axes_of(x: Array, dim: Axes) -> tuple[int, ...] | None:
 
 
 @operator("sum", "sum.dim_IntList")
-def sum_(x: Array, dim: Axes = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
+def sum_(x: Array, dim: Axes = None, keepdim: bool = False, *, dtype: object = None) -> Array:
     """Sum, of integers and bools as i64."""
     return tw.sum(convert(x, _total_type(x, dtype)), axes_of(x, dim), keepdims=keepdim)
 
 
-def _total_type(x: Array, dtype: Any) -> Any:
+def _total_type(x: Array, dtype: object) -> Any:
     if dtype is not None:
         return dtype_of(dtype)
     return x.dtype if x.dtype.is_float or x.dtype.is_complex else tw.i64
 
 
 @operator("mean", "mean.dim")
-def mean(x: Array, dim: Axes = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
+def mean(x: Array, dim: Axes = None, keepdim: bool = False, *, dtype: object = None) -> Array:
     """Arithmetic mean of floats."""
     return tw.mean(x if dtype is None else convert(x, dtype_of(dtype)), axes_of(x, dim), keepdims=keepdim)
 
 
 @operator("prod", "prod.dim_int")
-def prod(x: Array, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
+def prod(x: Array, dim: int | None = None, keepdim: bool = False, *, dtype: object = None) -> Array:
     """The product of the elements, of integers and bools as i64."""
     return tw.prod(convert(x, _total_type(x, dtype)), axes_of(x, dim), keepdims=keepdim)
 
@@ -164,7 +164,7 @@ def logsumexp(x: Array, dim: Axes, keepdim: bool = False) -> Array:
 
 
 @operator("linalg_vector_norm")
-def vector_norm(x: Array, ord: float = 2, dim: Axes = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
+def vector_norm(x: Array, ord: float = 2, dim: Axes = None, keepdim: bool = False, *, dtype: object = None) -> Array:
     """`sum(abs(x) ** ord) ** (1 / ord)` of floats; the extremes of magnitudes for infinite orders."""
     y = x if dtype is None else convert(x, dtype_of(dtype))
     axes = axes_of(y, dim)
@@ -187,7 +187,7 @@ def vector_norm(x: Array, ord: float = 2, dim: Axes = None, keepdim: bool = Fals
 
 
 @operator("cumsum")
-def cumsum(x: Array, dim: int, *, dtype: Any = None) -> Array:
+def cumsum(x: Array, dim: int, *, dtype: object = None) -> Array:
     """Sums of the elements so far along an axis."""
     y = convert(x, _total_type(x, dtype))
     # Totals start from 0, so that none is a negative zero.
@@ -195,7 +195,7 @@ def cumsum(x: Array, dim: int, *, dtype: Any = None) -> Array:
 
 
 @operator("cumprod")
-def cumprod(x: Array, dim: int, *, dtype: Any = None) -> Array:
+def cumprod(x: Array, dim: int, *, dtype: object = None) -> Array:
     """Products of the elements so far along an axis."""
     y = convert(x, _total_type(x, dtype))
     return tw.cumprod(y, axis=dim) if x.ndim else y
@@ -286,7 +286,13 @@ def _first(x: Array, count: int, axis: int) -> Array:
 
 @operator("searchsorted.Tensor")
 def searchsorted(
-    ordered: Array, x: Array, *, out_int32: bool = False, right: bool = False, side: Any = None, sorter: Any = None
+    ordered: Array,
+    x: Array,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: object = None,
+    sorter: object = None,
 ) -> Array:
     """The indices at which the elements of `x` would enter a sorted vector."""
     if ordered.ndim != 1:

@@ -56,7 +56,7 @@ def _source(source: Any, index: Array, x: Array) -> Any:
 _REDUCTIONS = {"add": "add", "sum": "add", "multiply": "multiply", "prod": "multiply", "amax": "max", "amin": "min"}
 
 
-def _scattered(x: Array, dim: int, index: Array, source: Any, method: str) -> Array:
+def _scattered(x: Array, dim: int, index: Array, source: object, method: str) -> Array:
     if index.size == 0:
         return x
     flat = x if x.ndim else tw.reshape(x, (1,))
@@ -67,7 +67,7 @@ def _scattered(x: Array, dim: int, index: Array, source: Any, method: str) -> Ar
 
 
 @operator("scatter.src", "scatter.value", "scatter.reduce", "scatter.value_reduce")
-def scatter(x: Array, dim: int, index: Array, source: Any, *, reduce: str | None = None) -> Array:
+def scatter(x: Array, dim: int, index: Array, source: object, *, reduce: str | None = None) -> Array:
     """A copy with `result[index[i, j], j] = source[i, j]` for axis 0, or combined with what is there."""
     return _scattered(x, dim, index, source, "set" if reduce is None else _REDUCTIONS[reduce])
 

@@ -24,7 +24,7 @@ Convert = Callable[[Any], tuple[Tensor, Restore]]
 _CPU_DEVICE_TYPE = 1  # kDLCPU in dlpack.h
 
 
-def to_numpy(array: Any) -> tuple[Tensor, Restore]:
+def to_numpy(array: object) -> tuple[Tensor, Restore]:
     """A NumPy array on the memory of `array`, and the function that gives a NumPy array the kind of `array`.
 
     Raises:
@@ -54,7 +54,7 @@ def _library(kind: type) -> str:
     return kind.__module__.partition(".")[0]
 
 
-def converter(array: Any) -> Convert | None:
+def converter(array: object) -> Convert | None:
     """The function with which `to_numpy` converts arrays of this type; None if the library of the type is unknown. It
     raises what `to_numpy` does, and errors of the library's own."""
     return _converter(_kind_of(array))
@@ -65,7 +65,7 @@ def _converter(kind: type) -> Convert | None:
     return _LIBRARIES.get(_library(kind))
 
 
-def _converted(array: Any, convert: Convert, help: str) -> tuple[Tensor, Restore]:
+def _converted(array: object, convert: Convert, help: str) -> tuple[Tensor, Restore]:
     try:
         return convert(array)
     except TilewrightError:
@@ -124,12 +124,12 @@ def _to_torch(array: Tensor) -> Any:
 
 
 @functools.cache
-def _extension_of_torch(dtype: Any) -> np.dtype[Any] | None:
+def _extension_of_torch(dtype: object) -> np.dtype | None:
     return _extension(str(dtype).removeprefix("torch."))
 
 
 @functools.lru_cache(256)
-def _extension_name(dtype: np.dtype[Any]) -> str | None:
+def _extension_name(dtype: np.dtype) -> str | None:
     """The name of a type that NumPy has from `ml_dtypes`, which is its name in torch too; None for NumPy's own."""
     return dtype.name if _extension(dtype.name) is not None else None
 
@@ -162,7 +162,7 @@ def _from_standard(array: Any) -> tuple[Tensor, Restore]:
     return shared, lambda result: namespace.from_dlpack(result)
 
 
-def _extension(name: str) -> np.dtype[Any] | None:
+def _extension(name: str) -> np.dtype | None:
     """A type that NumPy has from `ml_dtypes`, by its name there."""
     from tilewright.dtypes import EXTENSIONS
 
@@ -179,7 +179,7 @@ _WITHOUT_CONTENTS_HELP = {
 }
 
 
-def on_cuda(array: Any) -> tuple[tuple[int, ...], np.dtype[Any], RestoreDevice] | None:
+def on_cuda(array: Any) -> tuple[tuple[int, ...], np.dtype, RestoreDevice] | None:
     """Shape and type of an array on a CUDA device, and the function that gives our results the kind of `array`; None
     for any other value.
 
@@ -214,7 +214,7 @@ def on_cuda(array: Any) -> tuple[tuple[int, ...], np.dtype[Any], RestoreDevice] 
     return shape, dtype, restore if restore is not None else _identity
 
 
-def is_readonly(array: Any) -> bool:
+def is_readonly(array: object) -> bool:
     """Whether an array on a device must not be written."""
     from tilewright.runtime.cuda.array import DeviceArray
 
@@ -223,14 +223,14 @@ def is_readonly(array: Any) -> bool:
     return type(array).__module__.partition(".")[0] in ("jax", "jaxlib")
 
 
-def _on_cuda_of_torch(tensor: Any) -> tuple[tuple[int, ...], np.dtype[Any], RestoreDevice]:
+def _on_cuda_of_torch(tensor: Any) -> tuple[tuple[int, ...], np.dtype, RestoreDevice]:
     torch = sys.modules["torch"]
     if tensor.requires_grad:
         raise ArgumentError("a tensor that records gradients would lose them", help="pass `x.detach()`")
     return tuple(tensor.shape), _numpy_type(str(tensor.dtype).removeprefix("torch.")), torch.from_dlpack
 
 
-def _numpy_type(given: Any) -> np.dtype[Any]:
+def _numpy_type(given: Any) -> np.dtype:
     try:
         extension = _extension(str(given))
         return np.dtype(given) if extension is None else extension

@@ -1,4 +1,4 @@
-"""Models of other frameworks. Their readers are imported on first use."""
+"""Models of other frameworks: public names of `import tilewright as tw`. Their readers are imported on first use."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from tilewright.interop.torch import TorchModel
     from tilewright.layout.dims import Dim
 
+__all__ = ["from_jax", "from_onnx", "from_stablehlo", "from_torch", "torch_op"]
 
-def from_onnx(source: Any, *, target: str | None = None, dims: Mapping[str, Dim] | None = None) -> OnnxModel:
+
+def from_onnx(source: object, *, target: str | None = None, dims: Mapping[str, Dim] | None = None) -> OnnxModel:
     """A function of an ONNX model, compiled for the shapes that it is called with.
 
     `source` is a path, the bytes of a model, or an `onnx.ModelProto`. The result takes arrays in the order of the
@@ -49,7 +51,7 @@ def from_stablehlo(source: Any, *, target: str | None = None) -> StableHloModel:
     return from_stablehlo(source, target=target)
 
 
-def from_jax(fn: Any, *args: Any, target: str | None = None, **kwargs: Any) -> JaxFunction:
+def from_jax(fn: object, *args: object, target: str | None = None, **kwargs: object) -> JaxFunction:
     """A function of JAX, compiled here for the shapes and types of arguments.
 
     `fn` is a function over arrays, plain or under `jax.jit`, with the arguments to lower it for: arrays, or
@@ -67,12 +69,12 @@ def from_jax(fn: Any, *args: Any, target: str | None = None, **kwargs: Any) -> J
 
 
 def from_torch(
-    source: Any,
-    *example_args: Any,
+    source: object,
+    *example_args: object,
     target: str | None = None,
     dims: Mapping[str, Dim] | None = None,
     fallback: str = "error",
-    **example_kwargs: Any,
+    **example_kwargs: object,
 ) -> TorchModel:
     """A function of a PyTorch program, compiled for the shapes that it is called with.
 
