@@ -142,6 +142,7 @@ def tile_to_cores(buffers: int | None = None, movers: int = 2, keeps_arrays: boo
     from tilewright.passes.cores.tile_expand_top_k import TileExpandTopKPass
     from tilewright.passes.cores.tile_lower_to_cores import TileLowerToCoresPass
     from tilewright.passes.cores.tile_share_loads import TileShareLoadsPass
+    from tilewright.passes.cores.tile_share_pages import TileSharePagesPass
     from tilewright.passes.cores.tile_split_positions import TileSplitPositionsPass
     from tilewright.passes.cores.tile_store_arrays import TileStoreArraysPass
     from tilewright.passes.cores.tile_store_choices import TileStoreChoicesPass
@@ -149,7 +150,8 @@ def tile_to_cores(buffers: int | None = None, movers: int = 2, keeps_arrays: boo
     from tilewright.passes.tile_expand_arg_reduce import TileExpandArgReducePass
 
     return [
-        TileStoreArraysPass(),  # first: apply the requested storage formats to array types
+        TileSharePagesPass(),  # first: leave out kernels that copy arrays to other pages, before storage is applied
+        TileStoreArraysPass(),  # apply the requested storage formats to array types
         TileEraseZonesPass(unless_traced=True),  # remove zone markers when tracing is off
         TileExpandArgReducePass(),  # argmin and argmax are two reductions each
         TileExpandIntegerProductsPass(),  # the matrix unit multiplies floats only: expand integer matmuls into digits

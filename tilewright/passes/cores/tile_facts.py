@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
-from xdsl.dialects.builtin import IndexType
+from xdsl.dialects.builtin import AffineMapAttr, IndexType
 from xdsl.ir import Block, Operation, SSAValue
-from xdsl.ir.affine import AffineDimExpr, AffineExpr
+from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap
 
 from tilewright import dtypes, ops
 from tilewright.dialects import tile
@@ -108,6 +108,38 @@ def _drop_unused_operations(kernel: tile.KernelOp) -> None:
         if not has_effects and all(result.first_use is None for result in op.results) and op.parent_block() is not None:
             op.detach()
             op.erase()
+
+
+def index_range(symbol: SSAValue) -> int | None:
+    """How many values an index of a grid or of a loop has; None of one that is in a tile."""
+    if not isinstance(symbol.type, IndexType):
+        return None
+    block = symbol.owner
+    parent = block.parent_op() if isinstance(block, Block) else None
+    if isinstance(parent, tile.ForOp):
+        return int(decode(parent.trips))
+    if isinstance(parent, tile.KernelOp):
+        return parent.grid_shape[list(parent.indices).index(symbol)]
+    return None
+
+
+def settled(map: AffineMap, symbols: Sequence[SSAValue]) -> AffineMap:
+    """A map in which indices of one value are 0: a window of the only tile along a dim is all of it."""
+    ranges = [index_range(symbol) for symbol in symbols]
+    if 1 not in ranges:
+        return map
+
+    def replaced(position: int) -> AffineExpr:
+        return AffineExpr.constant(0) if ranges[position] == 1 else AffineExpr.symbol(position)
+
+    return AffineMap(map.num_dims, map.num_symbols, tuple(with_symbols(e, replaced) for e in map.results))
+
+
+def settle_indices(kernel: tile.KernelOp) -> None:
+    """Replace indices of one value by 0 in all maps of a kernel."""
+    for op in kernel.walk():
+        if isinstance(op, tile.LoadOp | tile.StoreOp | tile.IotaOp | tile.FillPaddingOp):
+            op.map = AffineMapAttr(settled(op.map.data, op.symbols))
 
 
 def check_types(kernel: tile.KernelOp) -> None:
