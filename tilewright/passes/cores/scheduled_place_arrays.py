@@ -296,7 +296,7 @@ class _Placer:
     def _explain(
         self, option: _Option, placement: Placement | None, without_room: Mapping[int, tuple[Placement, int]]
     ) -> None:
-        """Add the remark on an array: the placement, the cycles that it saves, and what the next best one would cost."""
+        """Add the remark on an array: its placement, the cycles that it saves, and the cost of the next best one."""
         what, missed = self._name(option.array), without_room.get(option.variable)
         if placement is None:
             if missed is not None:

@@ -16,7 +16,7 @@ from tilewright.dialects.base import array_type, decode
 from tilewright.dialects.walks import producers_first
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
-from tilewright.passes.cores.forms import Form
+from tilewright.passes.cores.forms import Form, default_form, pages_of
 from tilewright.passes.cores.sections import carrier_of, number_of_carrier
 from tilewright.passes.cores.threads import with_symbols
 from tilewright.passes.layouts.layout_rules import location_of
@@ -317,7 +317,7 @@ def sums_of(op: tile.ForOp) -> dict[int, tile.DotOp]:
 
 def shared_tiles(kernel: tile.KernelOp) -> set[SSAValue]:
     """Elementwise tiles that are stored in a queue: those that an operation also takes from a queue, those with several
-    users, and results of expensive functions that only larger tiles repeat."""
+    users, and results of functions that only larger tiles repeat."""
     found: set[SSAValue] = set()
     roots: dict[SSAValue, set[Operation]] = {}
     for op in reversed(list(kernel.walk())):
@@ -349,11 +349,20 @@ def _is_widened_load(op: Operation) -> bool:
 
 
 def _is_repeated(op: Operation) -> bool:
-    """Whether a function that takes long is computed of a tile that only larger ones repeat."""
-    if not isinstance(op, tile.MapOp) or ops.FUNCTIONS[op.fn.data].cost not in (ops.DIVIDE, ops.TRANSCENDENTAL):
+    """Whether a function is computed of a tile that only larger ones repeat, which would compute it again for each of
+    their pages: of any larger one where it takes long, else of one of twice as many pages."""
+    if not isinstance(op, tile.MapOp):
         return False
-    size = prod(array_type(op.results[0]).shape)
+    shape = array_type(op.results[0]).shape
+    is_long = ops.FUNCTIONS[op.fn.data].cost in (ops.DIVIDE, ops.TRANSCENDENTAL)
     users = [use.operation for use in op.results[0].uses]
-    return size > 1 and all(
-        isinstance(user, tile.BroadcastOp) and prod(array_type(user.results[0]).shape) > size for user in users
-    )
+    larger = [array_type(user.results[0]).shape for user in users if isinstance(user, tile.BroadcastOp)]
+    if len(larger) < len(users) or prod(shape) == 1:
+        return False
+    if is_long:
+        return all(prod(each) > prod(shape) for each in larger)
+    return all(_pages(each) >= 2 * _pages(shape) for each in larger)
+
+
+def _pages(shape: Sequence[int]) -> int:
+    return pages_of(shape, default_form(shape))
