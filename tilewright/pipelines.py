@@ -142,13 +142,16 @@ def tile_to_cores(buffers: int | None = None, movers: int = 2, keeps_arrays: boo
     from tilewright.passes.cores.tile_expand_top_k import TileExpandTopKPass
     from tilewright.passes.cores.tile_lower_to_cores import TileLowerToCoresPass
     from tilewright.passes.cores.tile_share_loads import TileShareLoadsPass
+    from tilewright.passes.cores.tile_share_pages import TileSharePagesPass
+    from tilewright.passes.cores.tile_split_positions import TileSplitPositionsPass
     from tilewright.passes.cores.tile_store_arrays import TileStoreArraysPass
     from tilewright.passes.cores.tile_store_choices import TileStoreChoicesPass
     from tilewright.passes.tile_erase_zones import TileEraseZonesPass
     from tilewright.passes.tile_expand_arg_reduce import TileExpandArgReducePass
 
     return [
-        TileStoreArraysPass(),  # first: apply the requested storage formats to array types
+        TileSharePagesPass(),  # first: leave out kernels that copy arrays to other pages, before storage is applied
+        TileStoreArraysPass(),  # apply the requested storage formats to array types
         TileEraseZonesPass(unless_traced=True),  # remove zone markers when tracing is off
         TileExpandArgReducePass(),  # argmin and argmax are two reductions each
         TileExpandIntegerProductsPass(),  # the matrix unit multiplies floats only: expand integer matmuls into digits
@@ -156,6 +159,7 @@ def tile_to_cores(buffers: int | None = None, movers: int = 2, keeps_arrays: boo
         TileExpandTopKPass(),  # top-k is a prefix of a sort
         TileShareLoadsPass(),  # each load needs a queue: merge equal loads
         TileStoreChoicesPass(),  # both branches of a select execute: mask their memory accesses
+        TileSplitPositionsPass(),  # positions are stored element by element: split them into rows and columns
         TileLowerToCoresPass(buffers or 2, movers),  # map grid points to cores and tiles to queue pages
         ScheduledFinishProductsPass(buffers is None),  # apply epilogues to accumulators in registers
         ScheduledMulticastFetchesPass(),  # multicast pages that several cores read, now that reads per core are known

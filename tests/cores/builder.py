@@ -214,9 +214,11 @@ class Builder:
         count: int = 1,
         choice: tuple[float, float, float] | None = None,
         face_rows: bool | None = None,
+        corner: tuple[int, int] | None = None,
     ) -> None:
         chosen = None if choice is None else ArrayAttr([FloatAttr(each, f64) for each in choice])
         attributes = {"map": affine(map, 3, len(symbols)), "count": count, "choice": chosen, "face_rows": face_rows}
+        attributes["corner"] = corner
         self.add(cores.GenerateOp, [queue, *symbols], attributes)
 
     def gather(

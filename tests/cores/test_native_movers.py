@@ -357,3 +357,24 @@ def test_what_is_wrong_is_counted():
         b.wait(queue)
         b.pop(queue)
     assert native.run_movers(b.finished(), [DeviceArray.from_numpy(numbers((32, 32), np.int32))], load("wormhole")) > 0
+
+
+@pytest.mark.parametrize("corner", [(1, 32), (32, 1), (1, 1), (5, 8)])
+@pytest.mark.parametrize("dtype", ["i32", "f32", "bf16"])
+def test_corners_of_pages_by_place(dtype, corner):
+    """Of an array that has no other elements than those that are stored."""
+    rows, columns = corner
+    b = Builder((1, 1), [(corner, dtype, "out")])
+    queue = b.queue(dtype, 1)
+    with b.thread("reader"):
+        b.reserve(queue)
+        b.generate(queue, "3 * d0 - 5 * d1 - 7", corner=corner)
+        b.push(queue)
+    with b.thread("writer"):
+        b.wait(queue)
+        b.put(0, queue, "0, d0", extents=(1,))
+        b.barrier("write")
+        b.pop(queue)
+    (found,) = run(b.finished(), [])
+    row, column = np.indices((rows, columns))
+    np.testing.assert_array_equal(found.astype(np.float32), (3 * row - 5 * column - 7).astype(np.float32))

@@ -14,9 +14,11 @@ from tests.cores.compiling import MACHINES, VARIANTS, compiled, simulated
 from tests.programs import Program
 from tilewright import dtypes
 from tilewright.errors import ResourceExhausted, UnsupportedOnTargetError
+from tilewright.layout.catalogue.placements import Placement
 from tilewright.machines.core_grid import CORE_READ, CORE_WRITE, DRAM_READ, DRAM_WRITE, LOCAL
 from tilewright.machines.machine import load
 from tilewright.passes.base import Unit
+from tilewright.passes.cores.core_space import CoreSpace
 from tilewright.semantics.cores import ProgramRun
 from tilewright.targets.grid.runtime import Simulation
 
@@ -226,3 +228,38 @@ def test_what_control_flow_carries_is_in_dram() -> None:
     for _ in range(3):
         wanted = wanted @ wanted @ wanted
     assert np.linalg.norm(compiled_(x) - wanted) < 2e-2 * np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_simulator_knows_no_better_placement(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each candidate alone, for all arrays between kernels."""
+    program, every = chained(300, 200, 4), CoreSpace.placements
+    chosen = sum(run.cycles for run in runs_of(compiled(program, machine)))
+    for number in range(3):
+
+        def one(self: CoreSpace, shape: Any, accesses: Any, number: int = number) -> list[Any]:
+            return [None, every(self, shape, accesses)[number]]
+
+        monkeypatch.setattr(CoreSpace, "placements", one)
+        other = sum(run.cycles for run in runs_of(compiled(program, machine)))
+        assert chosen <= other * 1.001
+        assert (chosen < other) == (number != 2)
+
+
+def test_the_next_best_placement_is_said() -> None:
+    found = remarks(compiled(chained(300, 200, 3), "wormhole"), "scheduled-place-arrays")
+    assert len(found) == 2
+    assert all("in l1 2x1 on 5x7" in each and "l1 1x1 on 8x8 would take" in each for each in found)
+
+
+def test_the_next_best_placement_is_taken_where_the_best_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if one core were the best place for all of an array."""
+    whole, spread = Placement((32, 32), (1, 1)), Placement((1, 1), (8, 8))
+    costs = {None: 3.0, whole: 1.0, spread: 2.0}
+    monkeypatch.setattr(CoreSpace, "placements", lambda self, shape, accesses: list(costs))
+    monkeypatch.setattr(CoreSpace, "cycles", lambda self, shape, accesses, placement: costs[placement])
+    program = chained(1024, 1024, 3)
+    found = remarks(compiled(program, "wormhole"), "scheduled-place-arrays")
+    assert len(found) == 2
+    assert all("in l1 1x1 on 8x8 (1 cycles of transfers less" in each for each in found)
+    assert all("no core has room for 4194304 bytes of it in l1 32x32 on 1x1" in each for each in found)

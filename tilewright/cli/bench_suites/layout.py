@@ -50,7 +50,7 @@ def chain(length: int) -> Any:
     kernel = tile.kernel("chain", (), [tile.ref(half)] * 3 + [tile.ref(single)], ["in", "in", "in", "out"])
     block = kernel.body.block
 
-    def emit(kind: type[tile.TileOp], operands: list[Any], **attributes: object) -> Any:
+    def emit(kind: type[tile.TileOp], operands: list[Any], **attributes: Any) -> Any:
         primitive = kind.name.removeprefix("tile.")
         inputs = [_array_type(operand) for operand in operands]
         (result,) = infer(primitive, inputs, {"dtype": inputs[0].dtype.name, **attributes})

@@ -279,8 +279,7 @@ class _MoverWalk(Walk):
                 self._spend(op, self._grid.element_cycles * times * prod(op.lanes) * len(op.sources))
             case cores.GenerateOp():
                 bits = cores.queue_type(op.queue).tile_format.bits
-                elements = op.count * TILE * TILE
-                self._spend(op, self._grid.generate_cycles(elements, bits, op.is_one_number))
+                self._spend(op, self._grid.generate_cycles(op.elements, bits, op.is_one_number))
             case _:
                 pass
 

@@ -16,7 +16,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from tilewright import dtypes, ops
 from tilewright.cost.program import Cost
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.base import array_type
 from tilewright.dialects.scheduled.tensor_memory import TensorMmaOp
 from tilewright.machines.machine import Machine
 from tilewright.primitives import ArrayType
@@ -101,17 +101,17 @@ def _op_work(op: Operation, machine: Machine, indices: Indices) -> Work:
 
 
 def _trips(op: tile.ForOp, indices: Indices) -> int:
-    trips = int(decode(op.trips))
+    trips = op.trips
     if op.end is None or not all(symbol in indices for symbol in op.symbols):
         return trips
-    (end,) = op.end.data.eval([], [indices[symbol] for symbol in op.symbols])
+    (end,) = op.end.eval([], [indices[symbol] for symbol in op.symbols])
     return max(0, min(trips, end))
 
 
 def _mma_work(op: scheduled.MmaOp | TensorMmaOp | tile.DotOp, machine: Machine) -> Work:
     left, right, accumulator = (_contents(each) for each in (op.left, op.right, op.accumulator))
     flops = 2.0 * left.shape[0] * right.shape[1] * left.shape[1]
-    family = "" if op.atom is None else op.atom.data.partition(",")[0]
+    family = "" if op.atom is None else op.atom.partition(",")[0]
     atom = machine.atom_of(family, left.dtype, right.dtype, accumulator.dtype)
     if atom is not None:
         return Work(flops / (atom.flops_per_cycle * machine.clock_hertz), flops)
@@ -127,5 +127,5 @@ def _contents(value: SSAValue) -> ArrayType:
 
 def _vector_work(op: tile.MapOp | tile.ReduceOp, machine: Machine) -> Work:
     type = array_type(op.operands[-1])
-    cycles = machine.cycles[ops.FUNCTIONS[op.fn.data].cost]
+    cycles = machine.cycles[ops.FUNCTIONS[op.fn].cost]
     return Work(type.size / machine.lanes(type.dtype) * cycles / machine.clock_hertz, float(type.size))

@@ -27,6 +27,7 @@ from tilewright.dialects.cores.structure import (
     verify_map,
 )
 from tilewright.dialects.fields import attribute, operand, operands, operation
+from tilewright.layout.catalogue.device_tiles import TILE
 
 
 class PagesOp(MoverOp):
@@ -319,7 +320,8 @@ class BarrierOp(MoverOp):
 class GenerateOp(MoverOp):
     """Numbers are stored to `count` reserved pages: at (row `d0`, column `d1`) of page `d2` what `map` gives, or with
     `choice` = (limit, below, otherwise) one of two numbers, by whether it is below the limit. With `face_rows` only the
-    first row of each face is stored and all else is 0, which is the form of a scaler of `reduce`."""
+    first row of each face is stored and all else is 0, which is the form of a scaler of `reduce`. With `corner` only
+    the first so many rows and columns of each page are stored, and all else is undefined."""
 
     name = "cores.generate"
     queue: SSAValue = operand(QueueType)
@@ -328,6 +330,17 @@ class GenerateOp(MoverOp):
     count: int = attribute()
     choice: tuple[float, ...] | None = attribute(default=None)
     face_rows: bool = attribute(default=False)
+    corner: tuple[int, int] | None = attribute(default=None)
+
+    @property
+    def stored_shape(self) -> tuple[int, int]:
+        """Rows and columns of each page that are stored."""
+        return (TILE, TILE) if self.corner is None else self.corner
+
+    @property
+    def elements(self) -> int:
+        """Elements of all pages that are stored."""
+        return self.count * prod(self.stored_shape)
 
     @property
     def is_one_number(self) -> bool:
@@ -338,6 +351,10 @@ class GenerateOp(MoverOp):
         verify_map(self, "the number", self.map, 3, 1)
         if self.choice is not None and len(self.choice) != 3:
             raise VerifyException("cores.generate: a choice is a limit and two numbers")
+        if self.corner is not None and not all(0 < size <= TILE for size in self.stored_shape):
+            raise VerifyException(f"cores.generate: a corner of {self.stored_shape} elements is not in a page")
+        if self.corner is not None and (self.face_rows or self.is_one_number):
+            raise VerifyException("cores.generate: a page of one number is stored whole")
 
 
 # What reads elements of arrays, and what writes them.

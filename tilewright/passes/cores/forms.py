@@ -82,6 +82,12 @@ def completed(rows: int, columns: int, shape: Sequence[int]) -> Form:
     return Form(rows, columns).of(shape)
 
 
+def stored_corner(form: Form) -> tuple[int, int]:
+    """Rows and columns of each page that hold elements of a tile: one along what no dim runs along."""
+    rows, columns = (1 if dim == ABSENT else TILE for dim in (form.rows, form.columns))
+    return rows, columns
+
+
 # ---- windows of arrays ----------------------------------------------------------------------------------------------
 
 

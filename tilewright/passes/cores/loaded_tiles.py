@@ -8,7 +8,7 @@ from typing import Any
 
 from xdsl.dialects.builtin import ArrayAttr, FloatAttr, IndexType, f64
 from xdsl.ir import Block, SSAValue
-from xdsl.ir.affine import AffineExpr, AffineMap
+from xdsl.ir.affine import AffineConstantExpr, AffineExpr, AffineMap
 
 from tilewright import dtypes
 from tilewright.dialects import cores, tile
@@ -16,7 +16,7 @@ from tilewright.dialects.base import array_type
 from tilewright.dialects.rewriting import block_of
 from tilewright.errors import CompilerBug
 from tilewright.layout.catalogue.device_tiles import TILE
-from tilewright.passes.cores.forms import ABSENT, Form, Sum, Window, page_counts, pages_of, window_of
+from tilewright.passes.cores.forms import ABSENT, Form, Sum, Window, page_counts, pages_of, stored_corner, window_of
 from tilewright.passes.cores.rows import emit_tilize
 from tilewright.passes.cores.sections import Held, Padding, coordinates, number_of_carrier
 from tilewright.passes.cores.threads import (
@@ -238,8 +238,8 @@ class LoadedTiles(ABC):
         return {"map": (rank, results), "at": (0, [ZERO])}
 
     def _generated(self, op: tile.IotaOp, form: Form) -> Held:
-        """A tile of positions, which the reader stores number by number."""
-        type, scope = array_type(op.result), self.scope_of(op.result)
+        """A tile of positions, which the reader stores number by number; once, where no index is part of them."""
+        type, scope = array_type(op.result), self.scope_of(op.result) if op.symbols else self._top
         pages = pages_of(type.shape, form)
         queue = self.threads.queue(dtypes.i32.name, self.capacity(pages, scope, self._buffers))
         row, column, page = (AffineExpr.dimension(d) for d in range(3))
@@ -261,7 +261,9 @@ class LoadedTiles(ABC):
         number = with_dims(with_symbols(expression, lambda p: self.index[op.symbols[p]]), at)
         held = Held(queue, form, ArrayType(type.shape, type.dtype), scope)
         with self.threads.inside(cores.READER, scope):
-            self._generate(queue, pages, number, {})
+            corner = stored_corner(form)
+            is_whole = corner == (TILE, TILE) or isinstance(number, AffineConstantExpr)
+            self._generate(queue, pages, number, {} if is_whole else {"corner": corner})
         return held
 
     def _generate(self, queue: SSAValue, pages: int, number: AffineExpr, attributes: dict[str, Any]) -> None:

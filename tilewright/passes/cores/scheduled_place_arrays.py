@@ -1,9 +1,10 @@
 """Keep arrays in L1 between kernels, if that saves time and L1 has room.
 
 An array between kernels is best stored in the L1 of the cores that write it or of those that read it: it takes no DRAM
-time, and no network time if both are the same. For each array the pass searches the placement of the fewest cycles;
-arrays that save most per byte come first, until queues and arrays fill a core's memory. The remaining arrays stay in
-DRAM.
+time, and no network time if both are the same. Each array is a variable of a problem that the solver of layouts solves:
+its candidates are DRAM, shards with the cores that move its pages, and interleaved pages; the cost of each is the
+cycles of all transfers of the array then. Room in L1 next to queues is no cost of two variables: it is checked on the
+answer in the order of cycles saved per byte, and a placement without room is excluded from the next one.
 
 Before:
     func.func @main(%x: tensor<64x32xf32>) -> tensor<64x32xf32> {
@@ -121,7 +122,7 @@ After:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -131,12 +132,14 @@ from tilewright.cached import cached_property
 from tilewright.cost.cores.accesses import Access, accesses_of
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import array_type
-from tilewright.errors import ResourceExhausted
+from tilewright.errors import CompilerBug, ResourceExhausted
 from tilewright.layout.catalogue.device_tiles import FORMATS
 from tilewright.layout.catalogue.placements import Placement, page_matrix, placement_of
+from tilewright.layout.solver import Origin, Problem, Solution, Value
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.cores.array_lifetimes import ArrayLives, CalledArray
+from tilewright.passes.cores.core_space import CoreSpace
 from tilewright.passes.cores.memory import aligned_bytes, queue_bytes
 from tilewright.passes.cores.relayouts import Stored
 from tilewright.passes.cores.tile_facts import stored_format
@@ -157,16 +160,16 @@ class ScheduledPlaceArraysPass:
 
 @dataclass(frozen=True)
 class _Option:
-    """An array, where it may be, the bytes of each core that this takes, and the cycles that it saves."""
+    """An array between kernels as a variable of the problem. `cycles`: of its transfers, for each of its candidates."""
 
     array: CalledArray
-    placement: Placement
-    bytes: int
-    saved_cycles: float
+    variable: int
+    page_bytes: int
+    cycles: Mapping[Placement | None, float]
 
-    @property
-    def worth(self) -> float:
-        return self.saved_cycles / self.bytes
+    def saved_cycles(self, placement: Placement | None) -> float:
+        """Cycles of transfers that a placement saves over DRAM."""
+        return self.cycles[None] - self.cycles[placement]
 
 
 class _Placer:
@@ -174,6 +177,7 @@ class _Placer:
 
     def __init__(self, unit: Unit, grid: CoreGrid) -> None:
         self.unit, self.grid = unit, grid
+        self.space = CoreSpace(grid)
         self.lives = ArrayLives(unit)
         self.placed: list[tuple[CalledArray, int, int]] = []
         self._known: dict[tuple[tile.KernelOp, int], list[Access] | None] = {}
@@ -186,15 +190,88 @@ class _Placer:
                 self.placed.append((found, self._place_for(found, size), size))
         if any(begin < self.grid.memory_base_bytes for _, begin, _ in self.placed):
             raise self._exhausted()
-        chosen: dict[SSAValue, Stored] = {}
-        options = [option for found in self.lives.arrays.values() if keeps and (option := self._best(found))]
-        for option in sorted(options, key=lambda each: -each.worth):
-            self._choose(option, chosen)
-        if chosen:
-            store_arrays(self.unit, chosen)
+        if keeps:
+            self._keep()
         self._limit_queues()
 
-    # ---- where arrays may be ----------------------------------------------------------------------------------------
+    # ---- the problem ------------------------------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        """Solve for the placements of all arrays between kernels, and store them so."""
+        problem = Problem()
+        found = (self._option(problem, array) for array in self.lives.arrays.values())
+        options = [option for option in found if option is not None]
+        if not options:
+            return
+        solution, without_room = self._fitted(problem, options)
+        kinds: dict[SSAValue, Stored] = {}
+        for option in sorted(options, key=lambda each: -self._worth(each, solution)):
+            placement = self._chosen(option, solution)
+            if placement is not None:
+                kernel, number = option.array.uses[0][1:]
+                format = tile.ref_type(kernel.refs[number]).layout.data
+                spread(option.array.value, Stored(format, str(placement)), kinds)
+            self._explain(option, placement, without_room)
+        if kinds:
+            store_arrays(self.unit, kinds)
+
+    def _option(self, problem: Problem, found: CalledArray) -> _Option | None:
+        """An array as a variable; None of one that has to be in DRAM, or where the user placed it."""
+        placement, size = self._given(found)
+        shape = array_type(found.value).shape
+        if not found.is_own or placement is not None or 0 in shape:
+            return None
+        accesses: list[Access] = []
+        for _, kernel, number in found.uses:
+            own = self._accesses(kernel, number)
+            if own is None:
+                return None
+            accesses += own
+        cycles = {each: self.space.cycles(shape, accesses, each) for each in self.space.placements(shape, accesses)}
+        variable = problem.variable(self._name(found), cycles)
+        problem.choose(variable, lambda each: self.space.seconds(cycles[each]), Origin("transfers of its pages"))
+        return _Option(found, variable, size, cycles)
+
+    def _fitted(
+        self, problem: Problem, options: Sequence[_Option]
+    ) -> tuple[Solution, dict[int, tuple[Placement, int]]]:
+        """The cheapest solution for which memories have room, and the cheapest placements that had none. Arrays that
+        save most cycles per byte come first; one that has no room next to them is solved for without that placement."""
+        excluded: list[tuple[int, Value]] = []
+        without_room: dict[int, tuple[Placement, int]] = {}
+        solution, given = problem.solve(), list(self.placed)
+        while (misfit := self._first_misfit(options, solution)) is not None:
+            option, placement, size = misfit
+            without_room.setdefault(option.variable, (placement, size))
+            excluded.append((option.variable, placement))
+            other = problem.cheapest_without(excluded)
+            if other is None:
+                raise CompilerBug("an array that has no room in DRAM")
+            solution, self.placed = other, list(given)
+        return solution, without_room
+
+    def _first_misfit(self, options: Sequence[_Option], solution: Solution) -> tuple[_Option, Placement, int] | None:
+        """The first array that has no room, in the order of cycles saved per byte; those before it are placed."""
+        for option in sorted(options, key=lambda each: -self._worth(each, solution)):
+            placement = self._chosen(option, solution)
+            if placement is None:
+                continue
+            size = self._bytes(option.array, placement, option.page_bytes)
+            begin = self._place_for(option.array, size)
+            if not self._has_room(option.array, begin):
+                return option, placement, size
+            self.placed.append((option.array, begin, size))
+        return None
+
+    def _chosen(self, option: _Option, solution: Solution) -> Placement | None:
+        value = solution.values[option.variable]
+        return value if isinstance(value, Placement) else None
+
+    def _worth(self, option: _Option, solution: Solution) -> float:
+        placement = self._chosen(option, solution)
+        if placement is None:
+            return 0.0
+        return option.saved_cycles(placement) / self._bytes(option.array, placement, option.page_bytes)
 
     def _given(self, found: CalledArray) -> tuple[Placement | None, int]:
         """The user's placement of an array, and the bytes of a page."""
@@ -206,32 +283,6 @@ class _Placer:
         size = placement.core_pages(page_matrix(array_type(found.value).shape)) * page_bytes
         return aligned_bytes(size, self.grid)
 
-    def _best(self, found: CalledArray) -> _Option | None:
-        """The placement that saves most; None where none does, or the array has to be in DRAM."""
-        placement, size = self._given(found)
-        if not found.is_own or placement is not None or 0 in array_type(found.value).shape:
-            return None
-        shape = array_type(found.value).shape
-        accesses: list[Access] = []
-        for _, kernel, number in found.uses:
-            own = self._accesses(kernel, number)
-            if own is None:
-                return None
-            accesses += own
-        machine = self.grid.rows, self.grid.columns
-        homes = {home for access in accesses if (home := access.home(shape, self.grid)) is not None}
-        homes.add(Placement((1, 1), machine))
-        in_dram = sum(access.cycles(shape, None, self.grid) for access in accesses)
-        options = [
-            _Option(found, home, self._bytes(found, home, size), in_dram - self._cycles(accesses, shape, home))
-            for home in sorted(homes, key=str)
-        ]
-        best = max(options, key=lambda option: option.saved_cycles)
-        return best if best.saved_cycles > 0 else None
-
-    def _cycles(self, accesses: Sequence[Access], shape: Sequence[int], placement: Placement) -> float:
-        return sum(access.cycles(shape, placement, self.grid) for access in accesses)
-
     def _accesses(self, kernel: tile.KernelOp, number: int) -> list[Access] | None:
         key = kernel, number
         if key not in self._known:
@@ -239,23 +290,35 @@ class _Placer:
             self._known[key] = [] if program is None else accesses_of(program, kernel.refs[number], self.grid)
         return self._known[key]
 
-    # ---- where there is room ----------------------------------------------------------------------------------------
+    # ---- the explanation --------------------------------------------------------------------------------------------
 
-    def _choose(self, option: _Option, chosen: dict[SSAValue, Stored]) -> None:
-        found, kernel = option.array, option.array.uses[0][1]
-        what = f"an array of {array_type(found.value)} that `{kernel.sym_name}` makes"
-        begin = self._place_for(found, option.bytes)
-        if not self._has_room(found, begin):
-            self._remark(what, "in DRAM", f"no core has room for {option.bytes} bytes of it next to its queues")
+    def _explain(
+        self, option: _Option, placement: Placement | None, without_room: Mapping[int, tuple[Placement, int]]
+    ) -> None:
+        """Add the remark on an array: its placement, the cycles that it saves, and the cost of the next best one."""
+        what, missed = self._name(option.array), without_room.get(option.variable)
+        if placement is None:
+            if missed is not None:
+                self._remark(what, "in DRAM", f"no core has room for {missed[1]} bytes of it next to its queues")
             return
-        self.placed.append((found, begin, option.bytes))
-        format = tile.ref_type(kernel.refs[found.uses[0][2]]).layout.data
-        spread(found.value, Stored(format, str(option.placement)), chosen)
-        why = f"{option.saved_cycles:.0f} cycles of transfers less, for {option.bytes} bytes of each core"
-        self._remark(what, f"in {option.placement}", why)
+        size = self._bytes(option.array, placement, option.page_bytes)
+        why = f"{option.saved_cycles(placement):.0f} cycles of transfers less, for {size} bytes of each core"
+        others = {each: cycles for each, cycles in option.cycles.items() if each != placement}
+        second = min(others, key=lambda each: others[each])
+        lost = others[second] - option.cycles[placement]
+        name = "DRAM" if second is None else str(second)
+        reason = f"{why}; {name} would take {lost:.0f} cycles more"
+        if missed is not None:
+            reason = f"{why}; no core has room for {missed[1]} bytes of it in {missed[0]}"
+        self._remark(what, f"in {placement}", reason)
+
+    def _name(self, found: CalledArray) -> str:
+        return f"an array of {array_type(found.value)} that `{found.uses[0][1].sym_name}` makes"
 
     def _remark(self, what: str, decision: str, reason: str) -> None:
         self.unit.remarks.append(Remark(ScheduledPlaceArraysPass.name, what, decision, reason))
+
+    # ---- room -------------------------------------------------------------------------------------------------------
 
     def _place_for(self, found: CalledArray, size: int) -> int:
         """The highest address at which an array does not meet others that are there at the same time."""

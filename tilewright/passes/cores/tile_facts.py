@@ -7,8 +7,8 @@ from math import prod
 from typing import NamedTuple
 
 from xdsl.dialects.builtin import IndexType
-from xdsl.ir import Operation, SSAValue
-from xdsl.ir.affine import AffineDimExpr, AffineExpr
+from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap
 
 from tilewright import dtypes, ops
 from tilewright.dialects import tile
@@ -17,7 +17,7 @@ from tilewright.dialects.rewriting import erase
 from tilewright.dialects.walks import producers_first
 from tilewright.dtypes import DType
 from tilewright.errors import UnsupportedOnTargetError
-from tilewright.passes.cores.forms import Form
+from tilewright.passes.cores.forms import Form, default_form, pages_of
 from tilewright.passes.cores.sections import carrier_of, number_of_carrier
 from tilewright.passes.cores.threads import with_symbols
 from tilewright.passes.layouts.layout_rules import location_of
@@ -68,6 +68,38 @@ def drop_loops_of_no_trip(kernel: tile.KernelOp) -> None:
             for result, initial in zip(op.results, op.initial, strict=True):
                 result.replace_all_uses_with(initial)
             erase(op)
+
+
+def index_range(symbol: SSAValue) -> int | None:
+    """How many values an index of a grid or of a loop has; None of one that is in a tile."""
+    if not isinstance(symbol.type, IndexType):
+        return None
+    block = symbol.owner
+    parent = block.parent_op() if isinstance(block, Block) else None
+    if isinstance(parent, tile.ForOp):
+        return parent.trips
+    if isinstance(parent, tile.KernelOp):
+        return parent.grid_shape[list(parent.indices).index(symbol)]
+    return None
+
+
+def settled(map: AffineMap, symbols: Sequence[SSAValue]) -> AffineMap:
+    """A map in which indices of one value are 0: a window of the only tile along a dim is all of it."""
+    ranges = [index_range(symbol) for symbol in symbols]
+    if 1 not in ranges:
+        return map
+
+    def replaced(position: int) -> AffineExpr:
+        return AffineExpr.constant(0) if ranges[position] == 1 else AffineExpr.symbol(position)
+
+    return AffineMap(map.num_dims, map.num_symbols, tuple(with_symbols(e, replaced) for e in map.results))
+
+
+def settle_indices(kernel: tile.KernelOp) -> None:
+    """Replace indices of one value by 0 in all maps of a kernel."""
+    for op in kernel.walk():
+        if isinstance(op, tile.LoadOp | tile.StoreOp | tile.IotaOp | tile.FillPaddingOp):
+            op.map = settled(op.map, op.symbols)
 
 
 def check_types(kernel: tile.KernelOp) -> None:
@@ -238,7 +270,7 @@ def sums_of(op: tile.ForOp) -> dict[int, tile.DotOp]:
 
 def shared_tiles(kernel: tile.KernelOp) -> set[SSAValue]:
     """Elementwise tiles that are stored in a queue: those that an operation also takes from a queue, those with several
-    users, and results of expensive functions that only larger tiles repeat."""
+    users, and results of functions that only larger tiles repeat."""
     found: set[SSAValue] = set()
     roots: dict[SSAValue, set[Operation]] = {}
     for op in reversed(list(kernel.walk())):
@@ -270,11 +302,20 @@ def _is_widened_load(op: Operation) -> bool:
 
 
 def _is_repeated(op: Operation) -> bool:
-    """Whether a function that takes long is computed of a tile that only larger ones repeat."""
-    if not isinstance(op, tile.MapOp) or ops.FUNCTIONS[op.fn].cost not in (ops.DIVIDE, ops.TRANSCENDENTAL):
+    """Whether a function is computed of a tile that only larger ones repeat, which would compute it again for each of
+    their pages: of any larger one where it takes long, else of one of twice as many pages."""
+    if not isinstance(op, tile.MapOp):
         return False
-    size = prod(array_type(op.results[0]).shape)
+    shape = array_type(op.results[0]).shape
+    is_long = ops.FUNCTIONS[op.fn].cost in (ops.DIVIDE, ops.TRANSCENDENTAL)
     users = [use.operation for use in op.results[0].uses]
-    return size > 1 and all(
-        isinstance(user, tile.BroadcastOp) and prod(array_type(user.results[0]).shape) > size for user in users
-    )
+    larger = [array_type(user.results[0]).shape for user in users if isinstance(user, tile.BroadcastOp)]
+    if len(larger) < len(users) or prod(shape) == 1:
+        return False
+    if is_long:
+        return all(prod(each) > prod(shape) for each in larger)
+    return all(_pages(each) >= 2 * _pages(shape) for each in larger)
+
+
+def _pages(shape: Sequence[int]) -> int:
+    return pages_of(shape, default_form(shape))

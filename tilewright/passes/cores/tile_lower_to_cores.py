@@ -90,6 +90,7 @@ from tilewright.passes.cores.tile_facts import (
     narrower,
     reduced_form,
     refuse,
+    settle_indices,
     shared_tiles,
     storage_format,
     stored_format,
@@ -140,6 +141,7 @@ class _Lowering:
         kernel, grid = self.kernel, self.grid
         drop_loops_of_no_trip(kernel)
         drop_unused(kernel)
+        settle_indices(kernel)
         check_types(kernel)
         if any(tile.ref_type(ref).dtype == dtypes.i64 for ref in kernel.refs):
             self._remark("arrays of i64 are computed in 32 bits", "numbers from the host are checked to fit")

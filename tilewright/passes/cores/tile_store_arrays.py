@@ -195,7 +195,8 @@ def _store_for(
     call.callee = made[key]
 
 
-def _free_name(unit: Unit, stem: str, number: int) -> str:
+def free_name(unit: Unit, stem: str, number: int) -> str:
+    """A name that no kernel has: a stem and a number from the given one on."""
     taken = {kernel.sym_name for kernel in unit.kernels()}
     while f"{stem}_{number}" in taken:
         number += 1
@@ -212,7 +213,7 @@ def _with_kinds(unit: Unit, kernel: tile.KernelOp, wanted: list[Stored], number:
     ]
     if len(calls) > 1:
         copy = kernel.clone()
-        copy.sym_name = _free_name(unit, f"{kernel.sym_name}_stored", number)
+        copy.sym_name = free_name(unit, f"{kernel.sym_name}_stored", number)
         unit.module.body.block.add_op(copy)
         kernel = copy
     for ref, kind in zip(list(kernel.refs), wanted, strict=True):

@@ -22,6 +22,9 @@ from tilewright.passes.cores.threads import divided, plus, remainder, times
 from tilewright.passes.kernels.tile_builder import TileBuilder
 from tilewright.primitives import ArrayType
 
+# Pages along the last dim of a tile that is wider than a loop's would be: two of them have room in every core.
+_WIDEST_PAGES = 32
+
 
 @dataclass(frozen=True)
 class ReshapePlan:
@@ -38,12 +41,12 @@ class ReshapePlan:
 
 
 def plan_reshape(group: array.FusedOp, grid: CoreGrid) -> ReshapePlan:
-    """The largest tile whose elements are in the source without a division, if there is one: of whole pages, it is
-    copied page by page."""
+    """The largest tile whose elements are in the source without a division, or a wider one, if there is one: of whole
+    pages, it is copied page by page."""
     (root,) = yielded(group.body.block)
     shape = array_type(root).shape
     first = loop_extents(shape, grid)
-    for extents in _smaller(shape, first):
+    for extents in (*_smaller(shape, first), *_wider(shape, first)):
         found = _sources(root, shape, extents)
         if found is not None:
             return ReshapePlan(shape, extents, tuple(map(_expression, found)))
@@ -60,6 +63,13 @@ def _smaller(shape: Sequence[int], first: tuple[int, ...]) -> Iterator[tuple[int
             if len(shape) > 1:
                 extents[-2] = min(shape[-2], even_pages(high, high) * TILE)
             yield tuple(extents)
+
+
+def _wider(shape: Sequence[int], first: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Tile extents with one row of pages, and more of them along the last dim."""
+    for columns in range(-(-first[-1] // TILE) + 1, min(_WIDEST_PAGES, -(-shape[-1] // TILE)) + 1):
+        rows = [min(first[-2], TILE)] if len(shape) > 1 else []
+        yield (*first[:-2], *rows, min(shape[-1], columns * TILE))
 
 
 def _sources(root: SSAValue, shape: Sequence[int], extents: Sequence[int]) -> list[Sum] | None:
@@ -107,7 +117,7 @@ def _split(
         linear = linear.plus(own, below)
         below *= size
     found: list[Sum] = []
-    for size in reversed(source):
+    for size in reversed(source[1:]):
         low = Sum(
             linear.constant % size,
             tuple((d, c) for d, c in linear.dims if c % size),
@@ -122,7 +132,8 @@ def _split(
             tuple((d, c // size) for d, c in linear.dims if c % size == 0),
             tuple((s, c // size) for s, c in linear.symbols if c % size == 0),
         )
-    return found
+    # Beyond the outermost dim there is nothing in either array: the rows of a last tile are masked in both.
+    return [linear, *found] if source else found
 
 
 def _expression(found: Sum) -> AffineExpr:

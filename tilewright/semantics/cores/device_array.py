@@ -76,7 +76,11 @@ class DeviceArray:
 
 def poison_page(format: TileFormat) -> Bytes:
     """A page that shows where it is used: of NaN, or of the number furthest from 0."""
-    if format.dtype in ("i32", "u32"):
-        extreme = {"i32": -(2**31), "u32": 2**31}[format.dtype]
-        return tile_formats.encode_in_faces(np.full(TILE * TILE, extreme, np.int64), format)
-    return tile_formats.encode_in_faces(np.full(TILE * TILE, np.nan, np.float32), format)
+    number = poison_number(format)
+    dtype = np.int64 if isinstance(number, int) else np.float32
+    return tile_formats.encode_in_faces(np.full(TILE * TILE, number, dtype), format)
+
+
+def poison_number(format: TileFormat) -> int | float:
+    """The poison of elements that nothing was stored to: NaN, or the integer furthest from 0."""
+    return {"i32": -(2**31), "u32": 2**31}.get(format.dtype, np.nan)

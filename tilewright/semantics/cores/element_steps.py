@@ -15,7 +15,7 @@ from tilewright.layout.catalogue.device_tiles import FACE, TILE
 from tilewright.machines.core_grid import CORE_READ, CORE_WRITE, DRAM_READ, DRAM_WRITE
 from tilewright.semantics.cores.agents import ARRAY_WRITES, Action, Agent, Mover
 from tilewright.semantics.cores.arrays import ArrayMemory
-from tilewright.semantics.cores.device_array import poison_page
+from tilewright.semantics.cores.device_array import poison_number, poison_page
 from tilewright.semantics.cores.expressions import Argument, Places, places_from
 from tilewright.semantics.cores.mover_steps import mover
 from tilewright.semantics.cores.queues import Queue, at, set_at
@@ -32,12 +32,14 @@ def generate_steps(op: cores.GenerateOp, names: Names) -> list[Step]:
     symbols = names(op.symbols)
     count: int = op.count
     places = places_from(_FIRST, range(count), ())
-    choice: list[float] | None = None if op.choice is None else [each for each in op.choice]
+    choice: list[float] | None = None if op.choice is None else list(op.choice)
     face_rows = op.face_rows
+    rows, columns = op.stored_shape
+    stored = (np.arange(TILE) < rows)[:, None] & (np.arange(TILE) < columns)
 
     def make(agent: Agent) -> Action:
         world, queue = agent.world, agent.queue(op.queue)
-        cycles = world.grid.generate_cycles(count * _ELEMENTS, queue.format.bits, op.is_one_number)
+        cycles = world.grid.generate_cycles(op.elements, queue.format.bits, op.is_one_number)
 
         def generate(*given: int) -> None:
             slots = queue.free_slots(agent, op, places.pages(0))
@@ -52,6 +54,8 @@ def generate_steps(op: cores.GenerateOp, names: Names) -> list[Step]:
                 values = np.where(values < choice[0], choice[1], choice[2])
             if face_rows:
                 values = np.where((np.arange(TILE) % FACE == 0)[:, None], values, 0)
+            if not stored.all():
+                values = np.where(stored, values, poison_number(queue.format))
             set_at(queue.view, slots, encode(values, queue.format.name))
 
         return generate

@@ -143,7 +143,7 @@ class CudaProgram(LinkedExecutable):
         bytes of shared memory, and how many blocks and warps a multiprocessor has at once, and why there are no
         more."""
         machine = self.unit.machine
-        costs = {kernel.sym_name.data: kernel_cost(kernel, machine) for kernel in self.unit.kernels()}
+        costs = {kernel.sym_name: kernel_cost(kernel, machine) for kernel in self.unit.kernels()}
         return ProgramCost(machine.name, costs, {name: self._resources_of(name) for name in self.kernels})
 
     def _resources_of(self, name: str) -> dict[str, Any]:

@@ -374,7 +374,7 @@ class MoverPrinter(ThreadPrinter):
             self._print_fill(op, format, element)
             return
         self.helpers |= {IN_TILE: None, STORE: None}
-        with self.loops((op.count, TILE, TILE)) as (page, row, column):
+        with self.loops((op.count, *op.stored_shape)) as (page, row, column):
             (number,) = self.map(op.map, op.symbols, [row, column, page])
             text = self._chosen(number, op, format) if op.choice is not None else self._converted(number, format, op)
             if op.face_rows:
