@@ -13,7 +13,7 @@ from tilewright.errors import UnsupportedOnTargetError
 from tilewright.runtime.cpu.native import MISMATCH
 from tilewright.runtime.program_file import ProgramFile
 from tilewright.runtime.shared_constants import keep_in_memory
-from tilewright.targets.base import TARGETS, Executable
+from tilewright.targets.base import Executable, built_in
 
 PACKAGE = Path(tw.__file__).parent
 CHIPS = {"cuda": "cuda:sm_90a"}
@@ -25,7 +25,7 @@ def executable(target: str) -> Executable:
         return tw.jit(lambda x: x + 1).lower(X).compile(CHIPS.get(target, target)).executable
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", built_in())
 def test_members_of_the_protocol(target: str) -> None:
     found = executable(target)
     wanted = {name for name in vars(Executable) if not name.startswith("_")}
@@ -51,7 +51,7 @@ def test_targets_without_program_files_refuse(target: str) -> None:
         found.link(keep_in_memory)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", built_in())
 def test_only_native_calls_are_settled(target: str) -> None:
     found = executable(target)
     options, function = found.settled
