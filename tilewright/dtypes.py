@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from tilewright.cached import cached_property
 
 if TYPE_CHECKING:
-    from numpy.typing import DTypeLike
+    import numpy.typing as npt
 
 
 @dataclass(frozen=True)
@@ -147,13 +147,17 @@ def by_name(name: str) -> DType:
     return _BY_NAME[name]
 
 
-def from_numpy(dtype: DTypeLike) -> DType:
+def from_numpy(dtype: npt.DTypeLike) -> DType:
     """The type that stores a NumPy dtype.
 
     Raises:
         KeyError: the dtype has no counterpart (complex, strings, objects, other floats of 8 bits and less).
     """
     return _BY_NUMPY_NAME[np.dtype(dtype).name]
+
+
+DTypeLike: TypeAlias = DType | np.dtype | type | str
+"""A `DType`, a Python type of numbers, a type of NumPy, or the name of one of these."""
 
 
 def as_dtype(value: Any) -> DType:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, DTypeLike
 from tilewright.errors import (
     ArgumentError,
     DataDependentShapeError,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from tilewright.api.indexing import Updates
+    from tilewright.api.lifting import ArrayLike
 
 Axis = int | tuple[int, ...] | None
 Parameters = ParamSpec("Parameters")
@@ -147,7 +148,7 @@ class Array:
     def tolist(self) -> NoReturn:
         _refuse("the contents of", "return the array from the function and read it outside")
 
-    def __array__(self, dtype: object = None, copy: bool | None = None) -> NoReturn:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NoReturn:
         _refuse("the contents of", "use the function of the same name in `tw` instead of the one in NumPy")
 
     def __len__(self) -> int:
@@ -176,88 +177,88 @@ class Array:
 
     # ---- operators ----
 
-    def __add__(self, other: object) -> Array:
+    def __add__(self, other: ArrayLike) -> Array:
         return _operator("add", self, other)
 
-    def __radd__(self, other: object) -> Array:
+    def __radd__(self, other: ArrayLike) -> Array:
         return _operator("add", other, self)
 
-    def __sub__(self, other: object) -> Array:
+    def __sub__(self, other: ArrayLike) -> Array:
         return _operator("subtract", self, other)
 
-    def __rsub__(self, other: object) -> Array:
+    def __rsub__(self, other: ArrayLike) -> Array:
         return _operator("subtract", other, self)
 
-    def __mul__(self, other: object) -> Array:
+    def __mul__(self, other: ArrayLike) -> Array:
         return _operator("multiply", self, other)
 
-    def __rmul__(self, other: object) -> Array:
+    def __rmul__(self, other: ArrayLike) -> Array:
         return _operator("multiply", other, self)
 
-    def __truediv__(self, other: object) -> Array:
+    def __truediv__(self, other: ArrayLike) -> Array:
         return _operator("divide", self, other)
 
-    def __rtruediv__(self, other: object) -> Array:
+    def __rtruediv__(self, other: ArrayLike) -> Array:
         return _operator("divide", other, self)
 
-    def __floordiv__(self, other: object) -> Array:
+    def __floordiv__(self, other: ArrayLike) -> Array:
         return _operator("floor_divide", self, other)
 
-    def __rfloordiv__(self, other: object) -> Array:
+    def __rfloordiv__(self, other: ArrayLike) -> Array:
         return _operator("floor_divide", other, self)
 
-    def __mod__(self, other: object) -> Array:
+    def __mod__(self, other: ArrayLike) -> Array:
         return _operator("remainder", self, other)
 
-    def __rmod__(self, other: object) -> Array:
+    def __rmod__(self, other: ArrayLike) -> Array:
         return _operator("remainder", other, self)
 
-    def __divmod__(self, other: object) -> tuple[Array, Array]:
+    def __divmod__(self, other: ArrayLike) -> tuple[Array, Array]:
         return _operator("floor_divide", self, other), _operator("remainder", self, other)
 
-    def __rdivmod__(self, other: object) -> tuple[Array, Array]:
+    def __rdivmod__(self, other: ArrayLike) -> tuple[Array, Array]:
         return _operator("floor_divide", other, self), _operator("remainder", other, self)
 
-    def __pow__(self, other: object) -> Array:
+    def __pow__(self, other: ArrayLike) -> Array:
         return _operator("pow", self, other)
 
-    def __rpow__(self, other: object) -> Array:
+    def __rpow__(self, other: ArrayLike) -> Array:
         return _operator("pow", other, self)
 
-    def __matmul__(self, other: object) -> Array:
+    def __matmul__(self, other: ArrayLike) -> Array:
         return _operator("matmul", self, other)
 
-    def __rmatmul__(self, other: object) -> Array:
+    def __rmatmul__(self, other: ArrayLike) -> Array:
         return _operator("matmul", other, self)
 
-    def __and__(self, other: object) -> Array:
+    def __and__(self, other: ArrayLike) -> Array:
         return _operator("bitwise_and", self, other)
 
-    def __rand__(self, other: object) -> Array:
+    def __rand__(self, other: ArrayLike) -> Array:
         return _operator("bitwise_and", other, self)
 
-    def __or__(self, other: object) -> Array:
+    def __or__(self, other: ArrayLike) -> Array:
         return _operator("bitwise_or", self, other)
 
-    def __ror__(self, other: object) -> Array:
+    def __ror__(self, other: ArrayLike) -> Array:
         return _operator("bitwise_or", other, self)
 
-    def __xor__(self, other: object) -> Array:
+    def __xor__(self, other: ArrayLike) -> Array:
         return _operator("bitwise_xor", self, other)
 
-    def __rxor__(self, other: object) -> Array:
+    def __rxor__(self, other: ArrayLike) -> Array:
         return _operator("bitwise_xor", other, self)
 
-    def __lshift__(self, other: object) -> Array:
+    def __lshift__(self, other: ArrayLike) -> Array:
         return _operator("bitwise_left_shift", self, other)
 
-    def __rlshift__(self, other: object) -> Array:
+    def __rlshift__(self, other: ArrayLike) -> Array:
         return _operator("bitwise_left_shift", other, self)
 
-    def __rshift__(self, other: object) -> Array:
+    def __rshift__(self, other: ArrayLike) -> Array:
         return _operator("bitwise_right_shift", self, other)
 
-    def __rrshift__(self, other: object) -> Array:
+    def __rrshift__(self, other: ArrayLike) -> Array:
         return _operator("bitwise_right_shift", other, self)
 
     def __eq__(self, other: object) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]  compares elements
@@ -266,16 +267,16 @@ class Array:
     def __ne__(self, other: object) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]  compares elements
         return _operator("not_equal", self, other)
 
-    def __lt__(self, other: object) -> Array:
+    def __lt__(self, other: ArrayLike) -> Array:
         return _operator("less", self, other)
 
-    def __le__(self, other: object) -> Array:
+    def __le__(self, other: ArrayLike) -> Array:
         return _operator("less_equal", self, other)
 
-    def __gt__(self, other: object) -> Array:
+    def __gt__(self, other: ArrayLike) -> Array:
         return _operator("greater", self, other)
 
-    def __ge__(self, other: object) -> Array:
+    def __ge__(self, other: ArrayLike) -> Array:
         return _operator("greater_equal", self, other)
 
     def __neg__(self) -> Array:
@@ -318,7 +319,7 @@ class Array:
         """The last two axes exchanged."""
         return _api().matrix_transpose(self)
 
-    def astype(self, dtype: Any) -> Array:
+    def astype(self, dtype: DTypeLike) -> Array:
         return _api().astype(self, dtype)
 
     def reshape(self, *shape: Any) -> Array:
@@ -345,7 +346,7 @@ class Array:
     def sum(self, axis: Axis = None, *, dtype: object = None, keepdims: bool = False) -> Array:
         return _api().sum(self, axis=axis, dtype=dtype, keepdims=keepdims)
 
-    def prod(self, axis: Axis = None, *, dtype: object = None, keepdims: bool = False) -> Array:
+    def prod(self, axis: Axis = None, *, dtype: DTypeLike | None = None, keepdims: bool = False) -> Array:
         return _api().prod(self, axis=axis, dtype=dtype, keepdims=keepdims)
 
     def mean(self, axis: Axis = None, *, keepdims: bool = False) -> Array:

@@ -25,7 +25,7 @@ from tilewright.api.lifting import (
     scalar_type,
     shape_of,
 )
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, DTypeLike
 from tilewright.errors import ArgumentError, ShapeError
 from tilewright.primitives import MAX_RANK
 
@@ -50,17 +50,17 @@ def full(shape: object, fill_value: ArrayLike, *, dtype: object = None, device: 
     return broadcast(cast(value, element_or_complex_type(dtype) if dtype else value.dtype), sizes)
 
 
-def zeros(shape: object, *, dtype: object = None, device: None = None) -> Array:
+def zeros(shape: int | Sequence[int], *, dtype: DTypeLike | None = None, device: None = None) -> Array:
     """An array of zeros, of `dtype` (default f32)."""
     return full(shape, 0, dtype=dtype or dtypes.f32, device=device)
 
 
-def ones(shape: object, *, dtype: object = None, device: None = None) -> Array:
+def ones(shape: int | Sequence[int], *, dtype: DTypeLike | None = None, device: None = None) -> Array:
     """An array of ones, of `dtype` (default f32)."""
     return full(shape, 1, dtype=dtype or dtypes.f32, device=device)
 
 
-def empty(shape: object, *, dtype: object = None, device: None = None) -> Array:
+def empty(shape: int | Sequence[int], *, dtype: DTypeLike | None = None, device: None = None) -> Array:
     """An array of zeros: programs are functions, so nothing is left undefined."""
     return zeros(shape, dtype=dtype, device=device)
 
@@ -76,17 +76,17 @@ def zeros_like(x: ArrayLike, /, *, dtype: object = None, device: None = None) ->
     return full_like(x, 0, dtype=dtype, device=device)
 
 
-def ones_like(x: ArrayLike, /, *, dtype: object = None, device: None = None) -> Array:
+def ones_like(x: ArrayLike, /, *, dtype: DTypeLike | None = None, device: None = None) -> Array:
     """Ones with the shape and type of `x`."""
     return full_like(x, 1, dtype=dtype, device=device)
 
 
-def empty_like(x: ArrayLike, /, *, dtype: object = None, device: None = None) -> Array:
+def empty_like(x: ArrayLike, /, *, dtype: DTypeLike | None = None, device: None = None) -> Array:
     """Zeros with the shape and type of `x`."""
     return zeros_like(x, dtype=dtype, device=device)
 
 
-def asarray(obj: object, /, *, dtype: object = None, device: None = None, copy: bool | None = None) -> Array:
+def asarray(obj: object, /, *, dtype: DTypeLike | None = None, device: None = None, copy: bool | None = None) -> Array:
     """An array from an array, a number, or nested lists of numbers and arrays.
 
     Python numbers are converted to `dtype` at once; without it floats become f32, integers i64 and complex numbers
@@ -165,14 +165,14 @@ def from_dlpack(x: Any, /, *, device: None = None, copy: bool | None = None) -> 
     return lift(x)
 
 
-def iota(shape: object, axis: int = 0, *, dtype: object = dtypes.i64) -> Array:
+def iota(shape: int | Sequence[int], axis: int = 0, *, dtype: DTypeLike = dtypes.i64) -> Array:
     """Indices 0, 1, 2 ... along `axis`, repeated along the others."""
     sizes = shape_of(shape)
     return emit("iota", shape=sizes, axis=lifting.axis_of(axis, len(sizes)), dtype=element_type(dtype).name)
 
 
 def arange(
-    start: float, /, stop: float | None = None, step: float = 1, *, dtype: object = None, device: None = None
+    start: float, /, stop: float | None = None, step: float = 1, *, dtype: DTypeLike | None = None, device: None = None
 ) -> Array:
     """Numbers from `start` (0 when only one is given) below `stop`, `step` apart. All three are Python numbers.
 
@@ -215,7 +215,14 @@ def _plain(number: float) -> float | int:
 
 
 def linspace(
-    start: float, stop: float, /, num: int, *, dtype: object = None, device: None = None, endpoint: bool = True
+    start: float,
+    stop: float,
+    /,
+    num: int,
+    *,
+    dtype: DTypeLike | None = None,
+    device: None = None,
+    endpoint: bool = True,
 ) -> Array:
     """`num` numbers evenly from `start` to `stop`, which is left out unless `endpoint`.
 
@@ -237,7 +244,9 @@ def linspace(
     return where(iota((count,)) == count - 1, lifting.full((), float(last), kind), ramp)
 
 
-def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: object = None, device: None = None) -> Array:
+def eye(
+    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: DTypeLike | None = None, device: None = None
+) -> Array:
     """Ones on diagonal `k` (above the main one when positive), zeros elsewhere; f32 by default."""
     _check_device(device)
     shape = shape_of((n_rows, n_rows if n_cols is None else n_cols))
@@ -305,7 +314,7 @@ def _along(vector: Array, axis: int, shape: tuple[int, ...]) -> Array:
     return emit("broadcast", lifting.reshape(vector, (vector.size,)), shape=shape, axes=(axis,))
 
 
-def one_hot(x: ArrayLike, num_classes: int, *, dtype: object = dtypes.f32, axis: int = -1) -> Array:
+def one_hot(x: ArrayLike, num_classes: int, *, dtype: DTypeLike = dtypes.f32, axis: int = -1) -> Array:
     """A new axis of size `num_classes` with 1 at the index that `x` holds; all 0 where it is outside.
 
     Raises:

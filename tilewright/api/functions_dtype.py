@@ -19,7 +19,7 @@ from tilewright.api.lifting import (
     lift,
     result_dtype,
 )
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, DTypeLike
 from tilewright.errors import ArgumentError, DTypeError
 
 _KINDS: dict[str, tuple[DType, ...]] = {
@@ -55,7 +55,7 @@ class IntegerLimits:
     dtype: DType
 
 
-def astype(x: ArrayLike, dtype: Any, /, *, copy: bool = True, device: None = None) -> Array:
+def astype(x: ArrayLike, dtype: DTypeLike, /, *, copy: bool = True, device: None = None) -> Array:
     """`x` in another element type. Floats become integers by truncation, saturate, and NaN becomes 0.
 
     Real numbers become complex ones; complex ones become bools, but no real numbers: take `tw.real(x)`. `copy` and
@@ -64,13 +64,13 @@ def astype(x: ArrayLike, dtype: Any, /, *, copy: bool = True, device: None = Non
     return cast(lift(x), element_or_complex_type(dtype))
 
 
-def bitcast(x: ArrayLike, dtype: object, /) -> Array:
+def bitcast(x: ArrayLike, dtype: DTypeLike, /) -> Array:
     """The bits of `x` read as another element type of the same width."""
     lifted, to = lift(x), element_type(dtype)
     return lifted if lifted.dtype == to else emit("bitcast", lifted, dtype=to.name)
 
 
-def result_type(*arrays_and_dtypes: object) -> DType:
+def result_type(*arrays_and_dtypes: ArrayLike | DType) -> DType:
     """The type that arrays, element types and Python numbers promote to.
 
     Raises:
@@ -92,7 +92,7 @@ def can_cast(from_: object, to: object, /) -> bool:
     return same_kind and dtypes.promote(source, destination) == destination
 
 
-def isdtype(dtype: object, kind: object) -> bool:
+def isdtype(dtype: DTypeLike, kind: object) -> bool:
     """Whether a type is another one, or of a kind such as "integral", or of one of several.
 
     Raises:

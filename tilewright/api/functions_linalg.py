@@ -25,7 +25,7 @@ from tilewright.api.lifting import (
     reshape,
     transpose,
 )
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, DTypeLike
 from tilewright.errors import ArgumentError, DTypeError, ShapeError
 
 Labels = tuple[Hashable, ...]
@@ -113,7 +113,7 @@ def _numeric(name: str, x1: ArrayLike, x2: ArrayLike) -> tuple[Array, Array, DTy
 # ---- functions ------------------------------------------------------------------------------------------------------
 
 
-def matmul(x1: ArrayLike, x2: ArrayLike, /, *, dtype: object = None, precision: str | None = None) -> Array:
+def matmul(x1: ArrayLike, x2: ArrayLike, /, *, dtype: DTypeLike | None = None, precision: str | None = None) -> Array:
     """Matmul over the last two axes, with broadcasting of leading ones; a vector has no row or column axis.
 
     Narrow floats accumulate in f32 and round once. `dtype` asks for a wider result, such as f32 of bf16 operands. The

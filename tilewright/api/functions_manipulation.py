@@ -19,7 +19,7 @@ from tilewright.primitives import Shape
 broadcast_shapes = lifting.broadcast_shapes
 
 
-def broadcast_to(x: ArrayLike, /, shape: object) -> Array:
+def broadcast_to(x: ArrayLike, /, shape: int | Sequence[int]) -> Array:
     """`x` repeated to `shape`, its axes aligned with the last ones.
 
     Raises:

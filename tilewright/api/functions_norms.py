@@ -26,6 +26,7 @@ from tilewright.api.lifting import (
     promoted,
     reshape,
 )
+from tilewright.dtypes import DTypeLike
 from tilewright.errors import ArgumentError, ShapeError
 
 Axes = int | tuple[int, ...] | None
@@ -77,7 +78,7 @@ def matrix_norm(x: ArrayLike, /, *, keepdims: bool = False, ord: Any = "fro") ->
     return reduced if keepdims else reshape(reduced, reduced.shape[:-2])
 
 
-def trace(x: ArrayLike, /, *, offset: int = 0, dtype: object = None) -> Array:
+def trace(x: ArrayLike, /, *, offset: int = 0, dtype: DTypeLike | None = None) -> Array:
     """The sum of a diagonal of each matrix. Small integers add in i64 or u64, as with `sum`."""
     return total(diagonal(x, offset=offset), axis=-1, dtype=dtype)
 

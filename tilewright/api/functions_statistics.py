@@ -110,7 +110,8 @@ def var(x: ArrayLike, /, axis: Axis = None, *, correction: float = 0.0, keepdims
     if isinstance(array, ComplexArray):
         parts = [var(part, axis, correction=correction, keepdims=keepdims) for part in (array.real, array.imag)]
         return add(*parts)
-    _, squares = moments(cast(array, array.dtype.compute), axis)
+    wide = cast(array, array.dtype.compute)
+    _, squares = _moments_about(wide, _near_mean(wide, axis), axis)
     count = builtins.max(float(_count(array, axis) - correction), 0.0)
     kept = squares if keepdims else lifting.reshape(squares, _dropped(array.shape, axes_of(axis, array.ndim)))
     return cast(divide(kept, count), array.dtype)
@@ -126,7 +127,23 @@ def moments(x: Array, axis: Axis) -> tuple[Array, Array]:
     The mean of the distances from the rounded mean corrects both (the corrected two-pass algorithm: Chan, Golub and
     LeVeque, 1983), so that the mean of equal elements is exactly their value, and their distance from it is 0.
     """
+    return _moments_about(x, mean(x, axis, keepdims=True), axis)
+
+
+def _near_mean(x: Array, axis: Axis) -> Array:
+    """The first element where it is the mean but for rounding, else the mean: equal elements have no distance to it,
+    while squares of the distance to a rounded mean overflow where the elements are large."""
     rounded = mean(x, axis, keepdims=True)
+    axes = axes_of(axis, x.ndim)
+    if not math.prod(x.shape[d] for d in axes):
+        return rounded
+    first = x[tuple(slice(0, 1) if d in axes else slice(None) for d in range(x.ndim))]
+    noise = apply("absolute", rounded) * (4 * _ROUNDING * float(np.finfo(x.dtype.numpy).eps))
+    return where(less(apply("absolute", first - rounded), noise), first, rounded)
+
+
+def _moments_about(x: Array, rounded: Array, axis: Axis) -> tuple[Array, Array]:
+    """What `moments` gives, from distances to a value near the mean."""
     distance = subtract(x, rounded)
     offset = mean(distance, axis, keepdims=True)
     squares = _reduce("add", apply("square", distance), axis, True)

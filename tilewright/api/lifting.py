@@ -11,7 +11,7 @@ import functools
 import operator
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, TypeGuard
+from typing import Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -24,7 +24,15 @@ from tilewright.frontend.tracing import current_graph, keeps_views
 from tilewright.primitives import ArrayType, Shape
 
 Scalar = bool | int | float | complex
-ArrayLike = Any  # Array, a Python number, or an array of NumPy or another library
+
+
+class SupportsDLPack(Protocol):
+    """An array of another library, such as a tensor of PyTorch."""
+
+    def __dlpack__(self) -> object: ...
+
+
+ArrayLike: TypeAlias = Array | Scalar | np.generic | np.ndarray | SupportsDLPack
 
 
 def is_scalar(operand: object) -> TypeGuard[Scalar]:
@@ -60,7 +68,7 @@ def _complex_primitives() -> ModuleType:
 # ---- lifting --------------------------------------------------------------------------------------------------------
 
 
-def lift(operand: ArrayLike) -> Array:
+def lift(operand: object) -> Array:
     """An array of the program. Python numbers become weak scalars of f32, i64 or bool.
 
     Raises:
@@ -212,7 +220,7 @@ def is_weak(operand: object) -> bool:
     return operand.weak if isinstance(operand, Array) else not isinstance(operand, DType)
 
 
-def as_operand(operand: ArrayLike) -> Array | Scalar:
+def as_operand(operand: object) -> Array | Scalar:
     """Lift everything but Python numbers, which are converted when the type they meet is known."""
     return operand if is_scalar(operand) else lift(operand)
 

@@ -8,6 +8,7 @@ more.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ from tilewright.api.lifting import (
     reshape,
     shape_of,
 )
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, DTypeLike
 from tilewright.errors import ArgumentError, DTypeError
 from tilewright.frontend.tracing import is_tracing
 
@@ -84,7 +85,7 @@ def _checked(key: ArrayLike) -> Array:
     return words
 
 
-def bits(key: ArrayLike, shape: object = (), dtype: object = dtypes.u32) -> Array:
+def bits(key: ArrayLike, shape: int | Sequence[int] = (), dtype: DTypeLike = dtypes.u32) -> Array:
     """Uniform random bits of an unsigned type.
 
     Raises:
@@ -105,7 +106,11 @@ def _draws(key: ArrayLike, count: int, shape: tuple[int, ...]) -> tuple[Array, .
 
 
 def uniform(
-    key: ArrayLike, shape: object = (), dtype: object = dtypes.f32, low: ArrayLike = 0.0, high: ArrayLike = 1.0
+    key: ArrayLike,
+    shape: int | Sequence[int] = (),
+    dtype: DTypeLike = dtypes.f32,
+    low: ArrayLike = 0.0,
+    high: ArrayLike = 1.0,
 ) -> Array:
     """Uniform floats: `low` <= x < `high`, where rounding may give `high` unless the bounds are 0 and 1.
 
@@ -128,14 +133,14 @@ def _unit(key: ArrayLike, shape: tuple[int, ...], dtype: DType) -> Array:
     return multiply(cast(kept, dtype), 2.0**-significand)
 
 
-def _float_type(name: str, dtype: object) -> DType:
+def _float_type(name: str, dtype: DTypeLike) -> DType:
     kind = element_type(dtype)
     if not kind.is_float:
         raise located(DTypeError(f"`{name}` of {kind}", help="use a float type, or `tw.random.randint`"))
     return kind
 
 
-def normal(key: ArrayLike, shape: object = (), dtype: object = dtypes.f32) -> Array:
+def normal(key: ArrayLike, shape: int | Sequence[int] = (), dtype: DTypeLike = dtypes.f32) -> Array:
     """Normal floats of mean 0 and variance 1, by the Box-Muller transform; at most 5.8 (f32) or 8.6 (f64) from 0.
 
     Raises:
@@ -149,7 +154,9 @@ def normal(key: ArrayLike, shape: object = (), dtype: object = dtypes.f32) -> Ar
     return cast(radius * cos(_unit(angle_key, sizes, compute) * (2.0 * math.pi)), kind)
 
 
-def randint(key: ArrayLike, shape: object, low: ArrayLike, high: ArrayLike, dtype: object = dtypes.i64) -> Array:
+def randint(
+    key: ArrayLike, shape: int | Sequence[int], low: ArrayLike, high: ArrayLike, dtype: DTypeLike = dtypes.i64
+) -> Array:
     """Uniform integers: `low` <= x < `high`. The bias is at most (`high` - `low`) / 2**64.
 
     Raises:
@@ -159,8 +166,7 @@ def randint(key: ArrayLike, shape: object, low: ArrayLike, high: ArrayLike, dtyp
     kind = element_type(dtype)
     if not kind.is_integer:
         raise located(DTypeError(f"`randint` of {kind}", help="use an integer type, or `tw.random.uniform`"))
-    bounds_are_known = isinstance(low, int | float) and isinstance(high, int | float)
-    if bounds_are_known and low >= high:
+    if isinstance(low, int | float) and isinstance(high, int | float) and low >= high:
         raise located(ArgumentError(f"no integer is at least {low} and below {high}", help="give a larger `high`"))
     floor = lifting.fitting(low, kind)
     # The highest value that may come out fits the type even where the bound above it does not.

@@ -23,6 +23,7 @@ from tilewright.api import (
     nn,
 )
 from tilewright.api.array import located
+from tilewright.dtypes import DTypeLike
 from tilewright.errors import ArgumentError, DataDependentShapeError, TilewrightError, UnsupportedSyntaxError
 from tilewright.frontend.pyast_registry import register
 from tilewright.frontend.tracing import is_tracing
@@ -45,7 +46,9 @@ def steps(over: object, /, *, size: int, axis: int = 0) -> Any:
     _only_in_kernels("steps", "call it as the iterable of a loop in a kernel")
 
 
-def dot(a: object, b: object, /, acc: object = None, *, dtype: object = None, precision: str | None = None) -> Any:
+def dot(
+    a: object, b: object, /, acc: object = None, *, dtype: DTypeLike | None = None, precision: str | None = None
+) -> Any:
     """`acc + a @ b` for tiles of M x K and K x N, added in the accumulator's type (f32 for narrow floats).
     `precision="tf32"` rounds operands of f32 as `tw.matmul` does."""
     _only_in_kernels("dot", "multiply arrays with `tw.matmul`")

@@ -85,12 +85,12 @@ def _case(form: _Form) -> Case:
 
 
 @tw.jit
-def _full(q: object, k: object, v: object, mask: object = None) -> Any:
+def _full(q: tw.Array, k: tw.Array, v: tw.Array, mask: tw.Array | None = None) -> tw.Array:
     return tw.nn.attention(q, k, v, mask)
 
 
 @tw.jit
-def _causal(q: object, k: object, v: object) -> Any:
+def _causal(q: tw.Array, k: tw.Array, v: tw.Array) -> tw.Array:
     return tw.nn.attention(q, k, v, causal=True)
 
 

@@ -162,36 +162,36 @@ def _image_and_weights(batch: int, channels: int, outputs: int, height: int, wid
 # ---- what is computed -----------------------------------------------------------------------------------------------
 
 
-def _product(a: Any, b: Any) -> Any:
+def _product(a: tw.Array, b: tw.Array) -> tw.Array:
     return a @ b
 
 
-def _turned_product(left: bool, right: bool, a: Any, b: Any) -> Any:
+def _turned_product(left: bool, right: bool, a: tw.Array, b: tw.Array) -> tw.Array:
     """A matmul of operands that are stored transposed."""
     return (a.T if left else a) @ (b.T if right else b)
 
 
-def _wide_product(left: bool, right: bool, result: DType, a: Any, b: Any) -> Any:
+def _wide_product(left: bool, right: bool, result: DType, a: tw.Array, b: tw.Array) -> tw.Array:
     return tw.matmul(a.T if left else a, b.T if right else b, dtype=result)
 
 
-def _rounding_product(a: Any, b: Any) -> Any:
+def _rounding_product(a: tw.Array, b: tw.Array) -> tw.Array:
     return tw.matmul(a, b.T, precision="tf32")
 
 
-def _attention(q: Any, k: Any, v: Any) -> Any:
+def _attention(q: tw.Array, k: tw.Array, v: tw.Array) -> tw.Array:
     return tw.nn.softmax(q @ k.mT * q.shape[-1] ** -0.5, axis=-1) @ v
 
 
-def _transposed(x: Any) -> Any:
+def _transposed(x: tw.Array) -> tw.Array:
     return x.T + 0
 
 
-def _product_and_gelu(a: Any, b: Any, bias: Any) -> Any:
+def _product_and_gelu(a: tw.Array, b: tw.Array, bias: tw.Array) -> tw.Array:
     return tw.nn.gelu(a @ b + bias)
 
 
-def _layer_norm(x: object) -> Any:
+def _layer_norm(x: tw.Array) -> tw.Array:
     centred = x - tw.mean(x, axis=-1, keepdims=True)
     return centred / tw.sqrt(tw.mean(centred * centred, axis=-1, keepdims=True) + 1e-5)
 

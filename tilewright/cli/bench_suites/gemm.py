@@ -105,7 +105,7 @@ def _multiply(library: ModuleType, a: Any, b: Any) -> Any:
 
 
 @tw.jit
-def _product(a: Any, b: Any) -> Any:
+def _product(a: tw.Array, b: tw.Array) -> tw.Array:
     return a @ b
 
 
@@ -131,12 +131,12 @@ def _onnx_product(onnx: ModuleType, *inputs: Array) -> bytes:
 
 
 @tw.jit
-def _left(a: Any, b: Any) -> Any:
+def _left(a: tw.Array, b: tw.Array) -> tw.Array:
     return a.T @ b
 
 
 @tw.jit
-def _right(a: Any, b: Any) -> Any:
+def _right(a: tw.Array, b: tw.Array) -> tw.Array:
     return a @ b.T
 
 
@@ -198,7 +198,7 @@ def _onnx_wide(onnx: ModuleType, *inputs: Array) -> bytes:
 
 
 @tw.jit
-def _integer_product(a: object, b: object) -> Any:
+def _integer_product(a: tw.Array, b: tw.Array) -> tw.Array:
     return tw.matmul(a, b, dtype=tw.i32)
 
 
@@ -242,12 +242,12 @@ def _integers(sizes: Sizes) -> Case:
 
 
 @tw.jit
-def _product_bias_gelu(x: Any, weight: Any, bias: Any) -> Any:
+def _product_bias_gelu(x: tw.Array, weight: tw.Array, bias: tw.Array) -> tw.Array:
     return tw.nn.gelu(x @ weight + bias)
 
 
 @tw.jit
-def _product_residual(x: Any, weight: Any, residual: Any) -> Any:
+def _product_residual(x: tw.Array, weight: tw.Array, residual: tw.Array) -> tw.Array:
     return x @ weight + residual
 
 

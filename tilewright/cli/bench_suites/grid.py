@@ -91,11 +91,11 @@ def _case(
 # ---- what is computed -----------------------------------------------------------------------------------------------
 
 
-def _product(a: Any, b: Any) -> Any:
+def _product(a: tw.Array, b: tw.Array) -> tw.Array:
     return a @ b
 
 
-def _elementwise(x: Any, y: Any, bias: Any) -> Any:
+def _elementwise(x: tw.Array, y: tw.Array, bias: tw.Array) -> tw.Array:
     """Twelve functions of each element: a row is repeated, and two ways lead from one result to another."""
     a = x * 2.0 + bias
     left, right = tw.exp(-(a * a)), tw.tanh(a - y)
@@ -103,12 +103,12 @@ def _elementwise(x: Any, y: Any, bias: Any) -> Any:
     return tw.maximum(both, 0.0) * y + tw.abs(x)
 
 
-def _layer_norm(x: object) -> Any:
+def _layer_norm(x: tw.Array) -> tw.Array:
     centred = x - tw.mean(x, axis=-1, keepdims=True)
     return centred / tw.sqrt(tw.mean(centred * centred, axis=-1, keepdims=True) + 1e-5)
 
 
-def _attention(q: Any, k: Any, v: Any) -> Any:
+def _attention(q: tw.Array, k: tw.Array, v: tw.Array) -> tw.Array:
     return tw.nn.softmax(q @ k.mT * q.shape[-1] ** -0.5, axis=-1) @ v
 
 

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tilewright as tw
 from tilewright.cli.bench_suites.case import CompilerCase
+
+if TYPE_CHECKING:
+    from xdsl.ir import SSAValue
+    from xdsl.ir.affine import AffineMap
+
+    from tilewright.dialects import tile
+    from tilewright.dialects.tile import KernelOp
+    from tilewright.primitives import ArrayType
 
 _MACHINES = ("sm_90a", "x86-64-v4")
 
@@ -24,7 +32,7 @@ def cases(quick: bool) -> tuple[CompilerCase, ...]:
     return tuple(found)
 
 
-def _solve(kernel: Any, machine: str) -> Callable[[], dict[str, float]]:
+def _solve(kernel: KernelOp, machine: str) -> Callable[[], dict[str, float]]:
     def run() -> dict[str, float]:
         from tilewright.machines.machine import load
         from tilewright.passes.layouts.layout_inference import forget_plans, infer_layouts
@@ -37,7 +45,7 @@ def _solve(kernel: Any, machine: str) -> Callable[[], dict[str, float]]:
     return run
 
 
-def chain(length: int) -> Any:
+def chain(length: int) -> KernelOp:
     """A kernel with two matmuls of 64 x 64 tiles and between them `length` operations: arithmetic mixed with
     transposes, reshapes, and reductions whose results are broadcast back."""
     from tilewright import dtypes
@@ -50,7 +58,7 @@ def chain(length: int) -> Any:
     kernel = tile.kernel("chain", (), [tile.ref(half)] * 3 + [tile.ref(single)], ["in", "in", "in", "out"])
     block = kernel.body.block
 
-    def emit(kind: type[tile.TileOp], operands: list[Any], **attributes: Any) -> Any:
+    def emit(kind: type[tile.TileOp], operands: list[SSAValue], **attributes: Any) -> SSAValue:
         primitive = kind.name.removeprefix("tile.")
         inputs = [_array_type(operand) for operand in operands]
         (result,) = infer(primitive, inputs, {"dtype": inputs[0].dtype.name, **attributes})
@@ -59,12 +67,12 @@ def chain(length: int) -> Any:
         block.add_op(op)
         return op.results[0]
 
-    def load(number: int) -> Any:
+    def load(number: int) -> SSAValue:
         op = tile.LoadOp(source=block.args[number], map=_identity(), result=tensor(half))
         block.add_op(op)
         return op.result
 
-    def product(left: Any, right: Any) -> Any:
+    def product(left: SSAValue, right: SSAValue) -> SSAValue:
         zero = tile.FullOp(value=0.0, result=tensor(single))
         op = tile.DotOp(left=left, right=right, accumulator=zero.result, result=tensor(single))
         block.add_ops([zero, op])
@@ -92,36 +100,36 @@ def chain(length: int) -> Any:
     return kernel
 
 
-def _array_type(value: Any) -> Any:
+def _array_type(value: SSAValue) -> ArrayType:
     from tilewright.dialects.base import array_type
 
     return array_type(value)
 
 
-def _identity() -> Any:
+def _identity() -> AffineMap:
     from xdsl.ir.affine import AffineMap
 
     return AffineMap.identity(2)
 
 
-def _softmax(x: object) -> Any:
+def _softmax(x: tw.Array) -> tw.Array:
     return tw.nn.softmax(x, axis=-1)
 
 
-def _attention(q: Any, k: Any, v: Any) -> Any:
+def _attention(q: tw.Array, k: tw.Array, v: tw.Array) -> tw.Array:
     return tw.nn.softmax(q @ k.mT, axis=-1) @ v
 
 
-def _softmax_kernel() -> Any:
+def _softmax_kernel() -> KernelOp:
     return _tiled(_softmax, tw.ShapeDtype((512, 256), tw.f32))
 
 
-def _attention_kernel() -> Any:
+def _attention_kernel() -> KernelOp:
     whole = tw.ShapeDtype((512, 64), tw.f32)
     return _tiled(_attention, whole, whole, whole)
 
 
-def _tiled(function: Callable[..., object], *arguments: object) -> Any:
+def _tiled(function: Callable[..., tw.Array], *arguments: tw.ShapeDtype) -> KernelOp:
     """The only kernel of an array program, with the tiles of a CPU."""
     from tilewright.frontend.build import build_module
     from tilewright.machines.machine import load

@@ -118,7 +118,7 @@ class _Product:
 def _floats(dtype: str, sizes: Sizes, *, left: bool = False, right: bool = False, batch: int = 0) -> DeviceCase:
     product = _Product(sizes, dtype, dtype, left, right, batch)
 
-    def multiplied(a: object, b: object) -> Any:
+    def multiplied(a: tw.Array, b: tw.Array) -> tw.Array:
         x, y = product.operands(a, b)
         return x @ y
 
@@ -150,7 +150,7 @@ def _floats_of_8_bits(sizes: Sizes) -> DeviceCase:
     return product.case(_product_to_bf16, peers, tolerance)
 
 
-def _product_to_bf16(a: Any, b: Any) -> Any:
+def _product_to_bf16(a: tw.Array, b: tw.Array) -> tw.Array:
     return tw.matmul(a, b.T, dtype=tw.bf16)
 
 
@@ -178,7 +178,7 @@ def _integers(sizes: Sizes) -> DeviceCase:
     return product.case(_product_to_i32, peers, 0.0, make_inputs=inputs, reference=exact)
 
 
-def _product_to_i32(a: Any, b: Any) -> Any:
+def _product_to_i32(a: tw.Array, b: tw.Array) -> tw.Array:
     return tw.matmul(a, b.T, dtype=tw.i32)
 
 
@@ -193,7 +193,7 @@ def _tf32(sizes: Sizes) -> DeviceCase:
     return product.case(_product_of_tf32, peers, tolerance)
 
 
-def _product_of_tf32(a: Any, b: Any) -> Any:
+def _product_of_tf32(a: tw.Array, b: tw.Array) -> tw.Array:
     return tw.matmul(a, b.T, precision="tf32")
 
 
@@ -226,7 +226,7 @@ def _bias_gelu(sizes: Sizes) -> DeviceCase:
     )
 
 
-def _product_and_gelu(a: Any, b: Any, bias: Any) -> Any:
+def _product_and_gelu(a: tw.Array, b: tw.Array, bias: tw.Array) -> tw.Array:
     return tw.nn.gelu(a @ b + bias, "tanh")
 
 
@@ -298,7 +298,7 @@ def _attention(form: _Attention) -> DeviceCase:
                 q, k, v, is_causal=form.causal, enable_gqa=form.shared is not None
             )
 
-    def attention(q: Any, k: Any, v: Any) -> Any:
+    def attention(q: tw.Array, k: tw.Array, v: tw.Array) -> tw.Array:
         return tw.nn.attention(q, k, v, causal=form.causal)
 
     peers: dict[str, TernaryPeers] = {

@@ -87,37 +87,37 @@ def on_matrix(rows: int, columns: int) -> tuple[Case, ...]:
 
 
 @tw.jit
-def _softmax(x: object) -> Any:
+def _softmax(x: tw.Array) -> tw.Array:
     return tw.nn.softmax(x, axis=-1)
 
 
 @tw.jit
-def _layer_norm(x: object, weight: object, bias: object) -> Any:
+def _layer_norm(x: tw.Array, weight: tw.Array, bias: tw.Array) -> tw.Array:
     return tw.nn.layer_norm(x, weight, bias, eps=EPSILON)
 
 
 @tw.jit
-def _rms_norm(x: object, weight: object) -> Any:
+def _rms_norm(x: tw.Array, weight: tw.Array) -> tw.Array:
     return tw.nn.rms_norm(x, weight, eps=EPSILON)
 
 
 @tw.jit
-def _gelu(x: object) -> Any:
+def _gelu(x: tw.Array) -> tw.Array:
     return tw.nn.gelu(x)
 
 
 @tw.jit
-def _chain(x: Any, y: Any) -> Any:
+def _chain(x: tw.Array, y: tw.Array) -> tw.Array:
     return tw.maximum(tw.tanh(x * y + 0.5) * x - y * 0.25, -1.0) + x
 
 
 @tw.jit
-def _row_sum(x: object) -> Any:
+def _row_sum(x: tw.Array) -> tw.Array:
     return tw.sum(x, axis=1)
 
 
 @tw.jit
-def _column_sum(x: object) -> Any:
+def _column_sum(x: tw.Array) -> tw.Array:
     return tw.sum(x, axis=0)
 
 
@@ -238,7 +238,7 @@ def transposition(shape: tuple[int, ...], order: tuple[int, ...], suffix: str) -
     """f32 with its dims in another order."""
 
     @tw.jit
-    def transpose(x: object) -> Any:
+    def transpose(x: tw.Array) -> tw.Array:
         return tw.permute_dims(x, order)
 
     peers: UnaryPeers = {
@@ -255,7 +255,7 @@ def running_sum(shape: tuple[int, ...], axis: int, suffix: str) -> Case:
     """Cumulative sums of f32 along an axis."""
 
     @tw.jit
-    def cumulative_sum(x: object) -> Any:
+    def cumulative_sum(x: tw.Array) -> tw.Array:
         return tw.cumulative_sum(x, axis=axis)
 
     peers: UnaryPeers = {
@@ -275,7 +275,7 @@ def running_sum(shape: tuple[int, ...], axis: int, suffix: str) -> Case:
 
 
 @tw.jit
-def _rows_at(table: object, rows: object) -> Any:
+def _rows_at(table: tw.Array, rows: tw.Array) -> tw.Array:
     return tw.take(table, rows, axis=0)
 
 
@@ -297,7 +297,7 @@ def gathering(shape: tuple[int, int], count: int) -> Case:
 
 def _top_k(size: int, count: int) -> Case:
     @tw.jit
-    def top_k(x: object) -> Any:
+    def top_k(x: tw.Array) -> tuple[tw.Array, tw.Array]:
         return tw.top_k(x, count)
 
     def by_numpy(numpy: ModuleType, x: Array) -> tuple[Array, Array]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -67,7 +67,7 @@ def _side(generator: random.Random, most: int) -> int:
     return max(_LEAST_SIDE, even)
 
 
-def _multiply(a: Any, b: Any) -> Any:
+def _multiply(a: tw.Array, b: tw.Array) -> tw.Array:
     return a @ b
 
 
@@ -120,7 +120,7 @@ def _alternatives_in_parts(
     return {text: each for text, each in given.items() if each.split == chosen}, given
 
 
-def _by_time(found: Any) -> list[Schedule]:
+def _by_time(found: Iterable[Schedule]) -> list[Schedule]:
     return sorted(found, key=lambda schedule: schedule.seconds)
 
 
@@ -148,11 +148,11 @@ def _reductions(count: int, most_elements: int) -> Iterator[tuple[str, tuple[int
             yield generator.choice(["sum", "max"]), shape, axes
 
 
-def _reduce(fn: str, axes: tuple[int, ...], x: object) -> Any:
+def _reduce(fn: str, axes: tuple[int, ...], x: tw.Array) -> tw.Array:
     return getattr(tw, fn)(x, axis=axes)
 
 
-def _numpy_reduce(fn: str, axes: tuple[int, ...], x: object) -> Any:
+def _numpy_reduce(fn: str, axes: tuple[int, ...], x: np.ndarray) -> np.ndarray:
     return getattr(np, fn)(x, axis=axes)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from tilewright import api as tw
 from tilewright import dtypes
 from tilewright.api.array import Array, located
-from tilewright.api.lifting import Scalar, full, is_scalar
+from tilewright.api.lifting import ArrayLike, Scalar, full, is_scalar
 from tilewright.dtypes import EXTENSIONS, DType
 from tilewright.errors import UnsupportedOperatorError
 from tilewright.interop.casts import LARGEST_E4M3FN, convert
@@ -139,7 +139,7 @@ def number_in(number: Scalar, dtype: DType) -> Scalar:
     return max(-LARGEST_E4M3FN, min(LARGEST_E4M3FN, float(number))) if saturates else float(number)
 
 
-def filled(shape: Sequence[int], value: object, dtype: DType) -> Array:
+def filled(shape: Sequence[int], value: ArrayLike, dtype: DType) -> Array:
     """An array of one number, converted as torch does it, or of the value of an array without dimensions."""
     return tw.full(tuple(shape), number_in(value, dtype) if is_scalar(value) else value, dtype=dtype)
 

@@ -162,7 +162,7 @@ def dynamic_quantize_lstm(
     w_zero: Array,
     r_scale: Array,
     r_zero: Array,
-) -> tuple[Any, ...]:
+) -> tuple[Array, ...]:
     """`LSTM` of quantised weights; inputs and hidden states are quantised by their largest and smallest element."""
     weights = [_centred(node, *parts) for parts in ((w, w_scale, w_zero), (r, r_scale, r_zero))]
     return quantised_lstm(node, x, weights[0], weights[1], bias, lengths, initial, initial_cell, peepholes)

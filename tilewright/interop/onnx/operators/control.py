@@ -47,7 +47,7 @@ def if_(node: Node, condition: Array) -> tuple[Any, ...]:
     return tuple(node.run(node.required("then_branch" if known.reshape(-1)[0] else "else_branch")))
 
 
-def _branched(node: Node, condition: Array) -> tuple[Any, ...]:
+def _branched(node: Node, condition: Array) -> tuple[Array, ...]:
     def branch(name: str) -> tuple[Array, ...]:
         results = node.run(node.required(name))
         if not all(isinstance(result, Array) for result in results):
@@ -90,7 +90,7 @@ def _unrolled(node: Node, body: Any, limit: int, carried: list[Any]) -> tuple[An
     return (*carried, *(tw.stack(row) for row in rows))
 
 
-def _nothing(node: Node, body: Any, carried: list[Any]) -> list[Any]:
+def _nothing(node: Node, body: Any, carried: list[Any]) -> list[Array]:
     """The gathered results of a loop without trips: arrays of no elements, of the shape that one trip would add."""
     declared = [_declared(node, output) for output in body.output[1 + len(carried) :]]
     if any(element is None for element in declared):

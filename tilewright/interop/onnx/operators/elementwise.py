@@ -12,6 +12,7 @@ import numpy as np
 from tilewright import api as tw
 from tilewright import dtypes
 from tilewright.api.array import Array
+from tilewright.api.lifting import ArrayLike
 from tilewright.dtypes import DType
 from tilewright.interop.casts import to_integer
 from tilewright.interop.narrow import STORAGES, Coded, decoded, encoded, is_integer
@@ -190,13 +191,13 @@ def clip(node: Node, x: Array, low: Array | None = None, high: Array | None = No
     return _clipped(x, low, high)
 
 
-def _clipped(x: Array, low: object, high: object) -> Array:
+def _clipped(x: Array, low: ArrayLike | None, high: ArrayLike | None) -> Array:
     """Clip an array; elements equal to a bound are unchanged, so that zeros keep their sign."""
     above = x if low is None else tw.where(_passes(tw.less, x, low), low, x)
     return above if high is None else tw.where(_passes(tw.greater, above, high), high, above)
 
 
-def _passes(is_beyond: Callable[[object, object], Array], x: Array, bound: object) -> Array:
+def _passes(is_beyond: Callable[[ArrayLike, ArrayLike], Array], x: Array, bound: ArrayLike) -> Array:
     beyond = is_beyond(x, bound)
     if not x.dtype.is_float or not isinstance(bound, Array):
         return beyond

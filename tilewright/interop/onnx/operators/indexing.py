@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,7 @@ def gather_elements(node: Node, x: Array, indices: Array) -> Array:
     return tw.take_along_axis(x[key], indices, axis=at)
 
 
-def _batched(x: Array, indices: Array, batch: int) -> tuple[Any, ...]:
+def _batched(x: Array, indices: Array, batch: int) -> tuple[Array, ...]:
     """A key of `x` for index tuples along the last axis, each with the positions of its batch axes."""
     lead = indices.shape[:-1]
     places = [tw.iota(lead, d) for d in range(batch)]

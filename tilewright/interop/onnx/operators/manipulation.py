@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright import api as tw
 from tilewright.api.array import Array
-from tilewright.api.lifting import axes_of, axis_of
+from tilewright.api.lifting import ArrayLike, axes_of, axis_of
 from tilewright.interop.onnx.registry import Node, lifted, operator
 
 
@@ -160,7 +160,7 @@ def pad_by_attributes(node: Node, x: Array) -> Array:
     return _padded(node, x, widths, list(range(x.ndim)), value if x.dtype.is_float else int(value))
 
 
-def _padded(node: Node, x: Array, widths: Sequence[int], axes: Sequence[int], value: object) -> Array:
+def _padded(node: Node, x: Array, widths: Sequence[int], axes: Sequence[int], value: ArrayLike) -> Array:
     mode = _MODES.get(node.get("mode", "constant"))
     if mode is None:
         raise node.unsupported(f"`Pad` of mode {node.get('mode')!r}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tilewright import api as tw
 from tilewright.api.array import Array
@@ -141,7 +140,7 @@ def _scalar(x: Array) -> Array:
     return tw.reshape(x, ()) if x.size == 1 else x
 
 
-def _integer_conv(node: Node, x: Array, w: Array, x_zero: Any, w_zero: object) -> Array:
+def _integer_conv(node: Node, x: Array, w: Array, x_zero: Array | None, w_zero: Array | None) -> Array:
     geometry = geometry_of(node, x.shape[2:], node.get("kernel_shape", w.shape[2:]))
     image = _centred(x, x_zero, rows=False)
     kernel = tw.astype(w, tw.i32)

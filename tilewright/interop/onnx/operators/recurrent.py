@@ -96,7 +96,7 @@ def _layers(
 
 def _run(
     node: Node, x: Array, layers: list[_Layer], lengths: Array | None, initial: list[Array | None], step: Step
-) -> tuple[Any, ...]:
+) -> tuple[Array, ...]:
     """All directions: every hidden state (steps, directions, batch, hidden), then the last carried values."""
     batch_first = node.get("layout", 0)
     direction = node.get("direction", "forward")
@@ -156,7 +156,7 @@ def _gates(products: Array, count: int) -> tuple[Array, ...]:
 @operator("RNN", since=7)
 def rnn(
     node: Node, x: Array, w: Array, r: Array, bias: Any = None, lengths: Any = None, initial: Any = None
-) -> tuple[Any, ...]:
+) -> tuple[Array, ...]:
     """One gate: `f(x @ w + h @ r + biases)`."""
 
     def step(layer: _Layer, product: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -169,7 +169,7 @@ def rnn(
 @operator("GRU", since=7)
 def gru(
     node: Node, x: Array, w: Array, r: Array, bias: Any = None, lengths: Any = None, initial: Any = None
-) -> tuple[Any, ...]:
+) -> tuple[Array, ...]:
     """Gates for update and reset, and a candidate."""
     after = node.get("linear_before_reset", 0)
 
@@ -199,7 +199,7 @@ def lstm(
     initial: Any = None,
     initial_cell: Any = None,
     peepholes: Any = None,
-) -> tuple[Any, ...]:
+) -> tuple[Array, ...]:
     """Gates for input, output and forgetting, and a cell."""
     layers = _layers(node, w, r, bias, ("Sigmoid", "Tanh", "Tanh"))
     return _lstm(node, x, layers, lengths, [initial, initial_cell], peepholes)
@@ -215,7 +215,7 @@ def quantised_lstm(
     initial: Any,
     initial_cell: Any,
     peepholes: Any,
-) -> tuple[Any, ...]:
+) -> tuple[Array, ...]:
     """`LSTM` of weights that are integers (directions, in, gates * hidden) with scales for their columns; inputs, and
     the hidden states of each step, are quantised to 8 bits by their largest and smallest element."""
     numbers = [weights.mT for weights, _ in (w, r)]
@@ -228,7 +228,7 @@ def quantised_lstm(
 
 def _lstm(
     node: Node, x: Array, layers: list[_Layer], lengths: Any, initial: list[Array | None], peepholes: Any
-) -> tuple[Any, ...]:
+) -> tuple[Array, ...]:
     if node.get("input_forget", 0):
         raise node.unsupported("`LSTM` with coupled input and forget gates")
     hidden = layers[0].r.shape[0]

@@ -202,14 +202,16 @@ def grid_sample(node: Node, x: Array, grid: Array) -> Array:
         if mode != "cubic" and node.get("padding_mode", "zeros") != "zeros":
             place, _ = _inside(node, place, size)
         taps.append(_taps(mode, place))
-    total: Array | None = None
+    parts: list[Array] = []
     for chosen in itertools.product(*taps):
         seen = _sampled(node, image, [index for index, _ in chosen])
         share = chosen[0][1]
         for _, factor in chosen[1:]:
             share = share * factor
-        part = seen * tw.expand_dims(share, 1)
-        total = part if total is None else total + part
+        parts.append(seen * tw.expand_dims(share, 1))
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
     return tw.astype(total, x.dtype)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.api.array import Array
+from tilewright.interop.narrow import Coded
 from tilewright.interop.stablehlo.ir import Symbol
 from tilewright.interop.stablehlo.operators.decompositions import LAPACK_CALLS
 from tilewright.interop.stablehlo.operators.devices import placed_by_call
@@ -19,18 +20,18 @@ TARGETS = _IDENTITIES | _PLACEMENTS | {"mhlo.erf", "mhlo.topk"} | LAPACK_CALLS.k
 
 
 @operation("func.call", narrow=True, elementwise=True)
-def call(node: Node, *operands: object) -> tuple[Any, ...]:
+def call(node: Node, *operands: Array | Coded) -> tuple[Array | Coded, ...]:
     """A function of the module, traced here."""
     return _called(node, "callee", operands)
 
 
 @operation("stablehlo.composite", narrow=True)
-def composite(node: Node, *operands: object) -> tuple[Any, ...]:
+def composite(node: Node, *operands: Array | Coded) -> tuple[Array | Coded, ...]:
     """An operation by the function that it is composed of."""
     return _called(node, "decomposition", operands)
 
 
-def _called(node: Node, key: str, operands: tuple[object, ...]) -> tuple[Any, ...]:
+def _called(node: Node, key: str, operands: tuple[Array | Coded, ...]) -> tuple[Array | Coded, ...]:
     callee = node.get(key)
     if not isinstance(callee, Symbol):
         raise node.malformed(f"`{key}` names no function")
@@ -38,13 +39,13 @@ def _called(node: Node, key: str, operands: tuple[object, ...]) -> tuple[Any, ..
 
 
 @operation("stablehlo.optimization_barrier", narrow=True, elementwise=True)
-def identity(node: Node, *operands: object) -> tuple[Any, ...]:
+def identity(node: Node, *operands: Array | Coded) -> tuple[Array | Coded, ...]:
     """The operands."""
     return operands
 
 
 @operation("stablehlo.custom_call", narrow=True)
-def custom_call(node: Node, *operands: Any) -> tuple[Any, ...]:
+def custom_call(node: Node, *operands: Any) -> tuple[Array | Coded, ...]:
     """Code outside of the program: what only places data, calls of LAPACK, and the few targets that exporters write
     operations as."""
     target = node.get("call_target_name")

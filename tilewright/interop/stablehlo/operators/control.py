@@ -6,16 +6,17 @@ from typing import Any
 
 from tilewright import api as tw
 from tilewright.api.array import Array
+from tilewright.interop.narrow import Coded
 from tilewright.interop.stablehlo.ir import Block
 from tilewright.interop.stablehlo.registry import Node, operation
 
 
 @operation("stablehlo.while", narrow=True)
-def while_(node: Node, *carried: object) -> tuple[Any, ...]:
+def while_(node: Node, *carried: Array | Coded) -> tuple[Array | Coded, ...]:
     """Repeat a region on values while another one of them holds."""
     condition, body = node.regions
 
-    def holds(state: tuple[object, ...]) -> Any:
+    def holds(state: tuple[Array | Coded, ...]) -> Any:
         (verdict,) = node.run(condition, *state)
         return verdict
 
@@ -23,23 +24,23 @@ def while_(node: Node, *carried: object) -> tuple[Any, ...]:
 
 
 @operation("stablehlo.if")
-def if_(node: Node, condition: Array) -> tuple[Any, ...]:
+def if_(node: Node, condition: Array) -> tuple[Array | Coded, ...]:
     """One of two regions."""
     then, otherwise = node.regions
     return _branched(node, condition, then, otherwise)
 
 
-def _branched(node: Node, condition: Array, then: Block, otherwise: Block) -> tuple[Any, ...]:
+def _branched(node: Node, condition: Array, then: Block, otherwise: Block) -> tuple[Array | Coded, ...]:
     return tuple(tw.cond(condition, lambda: tuple(node.run(then)), lambda: tuple(node.run(otherwise))))
 
 
 @operation("stablehlo.case")
-def case(node: Node, index: Array) -> tuple[Any, ...]:
+def case(node: Node, index: Array) -> tuple[Array | Coded, ...]:
     """The region of a number; the last one for numbers that have none."""
     if not node.regions:
         raise node.malformed("a choice among no regions")
 
-    def chosen(low: int, high: int) -> tuple[Any, ...]:
+    def chosen(low: int, high: int) -> tuple[Array | Coded, ...]:
         """Of the regions `low` up to `high`, by halves."""
         if high - low == 1:
             return tuple(node.run(node.regions[low]))

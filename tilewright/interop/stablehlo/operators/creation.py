@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tilewright.api.array import Array
 from tilewright.api.lifting import cast, emit
+from tilewright.interop.narrow import Coded
 from tilewright.interop.stablehlo.ir import Dense
 from tilewright.interop.stablehlo.registry import Node, lifted, operation
 
 
 @operation("stablehlo.constant", elementwise=True)
-def constant(node: Node) -> Any:
+def constant(node: Node) -> Array | Coded:
     """The elements that the text has."""
     value = node.get("value")
     if not isinstance(value, Dense):

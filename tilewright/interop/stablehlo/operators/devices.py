@@ -9,6 +9,7 @@ import numpy as np
 from tilewright.api.array import Array
 from tilewright.api.lifting import cast, constant, emit, full
 from tilewright.collectives import MAX_DEVICES
+from tilewright.interop.narrow import Coded
 from tilewright.interop.stablehlo.ir import Dense, Sharding, Symbol
 from tilewright.interop.stablehlo.placements import (
     annotated,
@@ -193,7 +194,7 @@ def _looked_up(node: Node, table: Tensor) -> Array:
 
 
 @operation("sdy.manual_computation", narrow=True)
-def manual_computation(node: Node, *operands: Any) -> tuple[Any, ...]:
+def manual_computation(node: Node, *operands: Array | Coded) -> tuple[Array | Coded, ...]:
     """A region that each device runs on its parts of arrays."""
     (region,) = node.regions
     manual: tuple[str, ...] = node.get("manual_axes")
@@ -229,7 +230,7 @@ def _shardings(node: Node, name: str, count: int) -> list[Sharding]:
     narrow=True,
     elementwise=True,
 )
-def placed_elsewhere(node: Node, x: Any) -> Any:
+def placed_elsewhere(node: Node, x: Array | Coded) -> Array | Coded:
     """The operand, of which the whole is meant, with a note of how devices are to hold it."""
     # In a region that is written for scalars the note is of those.
     if x.shape != node.type.shape:
@@ -238,18 +239,18 @@ def placed_elsewhere(node: Node, x: Any) -> Any:
 
 
 @operation("sdy.propagation_barrier", narrow=True, elementwise=True)
-def propagation_barrier(node: Node, x: object) -> Any:
+def propagation_barrier(node: Node, x: Array | Coded) -> Array | Coded:
     """The operand."""
     return x
 
 
 @operation("sdy.sharding_group", narrow=True)
-def sharding_group(node: Node, x: object) -> tuple[Any, ...]:
+def sharding_group(node: Node, x: object) -> tuple[()]:
     """No operation: declares that arrays have one sharding."""
     return ()
 
 
-def placed_by_call(node: Node, target: str, x: Any) -> Any:
+def placed_by_call(node: Node, target: str, x: Array | Coded) -> Array | Coded:
     """The result of a call of `Sharding`, `SPMDFullToShardShape` or `SPMDShardToFullShape`: the operand with a
     sharding, its part on a device, or the array that the parts form."""
     text = str(node.get("mhlo.sharding", ""))

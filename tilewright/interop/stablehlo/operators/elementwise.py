@@ -309,12 +309,12 @@ def clamp(node: Node, low: Array, x: Array, high: Array) -> Array:
 
 
 @operation("stablehlo.convert", elementwise=True, narrow=True)
-def convert(node: Node, x: Any) -> Any:
+def convert(node: Node, x: Array | Coded) -> Array | Coded:
     """The elements in another type; of complex numbers as real ones, the real parts."""
     return converted(x, node.type)
 
 
-def converted(x: Any, to: TensorType) -> Any:
+def converted(x: Array | Coded, to: TensorType) -> Array | Coded:
     """An array, or bit patterns, with elements of another type."""
     if isinstance(x, Coded):
         if x.storage == to.storage:

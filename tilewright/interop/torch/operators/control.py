@@ -7,6 +7,7 @@ from typing import Any
 
 from tilewright import api as tw
 from tilewright.api.array import Array
+from tilewright.api.lifting import ArrayLike
 from tilewright.errors import UnsupportedOperatorError
 from tilewright.interop.torch.packages import GraphModule
 from tilewright.interop.torch.registry import higher_order, operator
@@ -20,8 +21,8 @@ def _refuse_numbers(values: Sequence[object]) -> None:
 
 @higher_order("cond")
 def cond(
-    pred: object, true_graph: GraphModule, false_graph: GraphModule, operands: Sequence[object]
-) -> tuple[Any, ...]:
+    pred: ArrayLike, true_graph: GraphModule, false_graph: GraphModule, operands: Sequence[object]
+) -> tuple[Array, ...]:
     """The results of one of two graphs; only that one runs."""
     return tw.cond(
         pred, lambda: tuple(call_graph(true_graph, operands)), lambda: tuple(call_graph(false_graph, operands))
@@ -56,7 +57,7 @@ def scan(body: GraphModule, init: Sequence[object], xs: Sequence[object], others
 
 
 @higher_order("map_impl")
-def map_impl(body: GraphModule, xs: Sequence[object], others: Sequence[object]) -> tuple[Any, ...]:
+def map_impl(body: GraphModule, xs: Sequence[object], others: Sequence[object]) -> tuple[Array, ...]:
     """The results of a graph for each slice along the first axis."""
     return scan(body, (), xs, others)
 

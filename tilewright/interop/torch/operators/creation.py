@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright import api as tw
 from tilewright.api.array import Array
-from tilewright.api.lifting import constant, scalar_type
+from tilewright.api.lifting import ArrayLike, constant, scalar_type
 from tilewright.dtypes import DType
 from tilewright.interop.torch.registry import operator
 from tilewright.interop.torch.tensors import default_float, dtype_of, filled
@@ -26,7 +26,9 @@ def _type_of(number: object, dtype: object) -> DType:
 
 
 @operator("full", "new_full")
-def full(*args: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> Array:
+def full(
+    *args: Any, dtype: object = None, layout: object = None, device: object = None, pin_memory: object = None
+) -> Array:
     """An array of one number; an array in front of the shape gives its type."""
     *like, shape, value = args
     kind = like[0].dtype if like and dtype is None else _type_of(value, dtype)
@@ -34,7 +36,7 @@ def full(*args: Any, dtype: Any = None, layout: Any = None, device: Any = None, 
 
 
 @operator("full_like")
-def full_like(x: Array, value: object, *, dtype: object = None, **where: object) -> Array:
+def full_like(x: Array, value: ArrayLike, *, dtype: object = None, **where: object) -> Array:
     """An array of one number in the shape of another one."""
     return filled(x.shape, value, x.dtype if dtype is None else dtype_of(dtype))
 
@@ -79,7 +81,7 @@ def empty_permuted(shape: Sequence[int], order: Sequence[int], *, dtype: object 
 
 
 @operator("scalar_tensor")
-def scalar_tensor(value: object, *, dtype: object = None, **where: object) -> Array:
+def scalar_tensor(value: ArrayLike, *, dtype: object = None, **where: object) -> Array:
     """A number as an array without axes."""
     return filled((), value, default_float() if dtype is None else dtype_of(dtype))
 

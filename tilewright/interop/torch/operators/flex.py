@@ -72,7 +72,7 @@ def _of_elements(graph: GraphModule, arguments: Sequence[object]) -> Array:
     raise AssertionError("a graph without an output")
 
 
-def _applied(node: FxNode, values: Mapping[FxNode, Any]) -> Any:
+def _applied(node: FxNode, values: Mapping[FxNode, Any]) -> Array:
     varying = [n for n in node.all_input_nodes if _is_of_element(n, values)]
     if not varying:
         args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
@@ -100,6 +100,6 @@ def _is_of_element(node: FxNode, values: Mapping[FxNode, Any]) -> bool:
     return isinstance(values[node], Array) and values[node].ndim == 4 and not value_of(node).ndim
 
 
-def _spread(value: Any) -> Any:
+def _spread(value: Any) -> Array:
     """An array of no axes with four, so that types promote among elements as they do among scalars."""
     return tw.reshape(value, (1, 1, 1, 1)) if isinstance(value, Array) and not value.ndim else value

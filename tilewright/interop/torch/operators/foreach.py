@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from tilewright import api as tw
 from tilewright.api.array import Array
-from tilewright.api.lifting import is_nested
+from tilewright.api.lifting import ArrayLike, is_nested
 from tilewright.interop.torch.operators import elementwise, reduction
 from tilewright.interop.torch.registry import operator
 from tilewright.interop.torch.tensors import as_floats
@@ -70,26 +70,26 @@ for _name, _fn in _UNARY.items():
     _register_unary(_name, _fn)
 
 
-def _plus_product(x: Array, a: Array, b: Array, factor: object) -> Array:
+def _plus_product(x: Array, a: Array, b: Array, factor: ArrayLike) -> Array:
     return x + a * b * factor
 
 
-def _plus_quotient(x: Array, a: Array, b: Array, factor: object) -> Array:
+def _plus_quotient(x: Array, a: Array, b: Array, factor: ArrayLike) -> Array:
     return x + a / b * factor
 
 
-def _towards(x: Array, y: Array, factor: object) -> Array:
+def _towards(x: Array, y: Array, factor: ArrayLike) -> Array:
     return x + (y - x) * factor
 
 
 @operator("_foreach_addcmul.Scalar", "_foreach_addcmul.ScalarList", "_foreach_addcmul.Tensor")
-def addcmul(first: Sequence[Array], left: Sequence[Array], right: Sequence[Array], value: object = 1) -> list[Array]:
+def addcmul(first: Sequence[Array], left: Sequence[Array], right: Sequence[Array], value: ArrayLike = 1) -> list[Array]:
     """`x + value * left * right`."""
     return _each(_plus_product, first, left, right, value)
 
 
 @operator("_foreach_addcdiv.Scalar", "_foreach_addcdiv.ScalarList", "_foreach_addcdiv.Tensor")
-def addcdiv(first: Sequence[Array], left: Sequence[Array], right: Sequence[Array], value: object = 1) -> list[Array]:
+def addcdiv(first: Sequence[Array], left: Sequence[Array], right: Sequence[Array], value: ArrayLike = 1) -> list[Array]:
     """`x + value * left / right`."""
     return _each(_plus_quotient, first, left, right, value)
 

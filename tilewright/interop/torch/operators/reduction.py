@@ -291,8 +291,8 @@ def searchsorted(
     *,
     out_int32: bool = False,
     right: bool = False,
-    side: object = None,
-    sorter: object = None,
+    side: str | None = None,
+    sorter: Array | None = None,
 ) -> Array:
     """The indices at which the elements of `x` would enter a sorted vector."""
     if ordered.ndim != 1:

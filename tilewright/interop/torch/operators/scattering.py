@@ -44,7 +44,7 @@ def embedding_dense_backward(
     return tw.astype(total, grad.dtype)
 
 
-def _source(source: Any, index: Array, x: Array) -> Any:
+def _source(source: Any, index: Array, x: Array) -> Array:
     """The stored values: a number, or the part of an array that `index` covers."""
     if is_scalar(source):
         return filled(index.shape, source, x.dtype)
