@@ -1,6 +1,7 @@
-"""Print a scheduled kernel as an LLVM module for NVPTX: what all targets with warps emit, and NVIDIA's operations.
+"""Print a scheduled kernel as an LLVM module for NVPTX.
 
-Those are asynchronous copies and MMAs, tensor memory, roles and zones.
+`BlockEmitter` emits the operations that all targets with warps share; asynchronous copies and MMAs, tensor memory,
+roles and zones are NVIDIA's own.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class _Emitter(BlockEmitter):
         self.roles.begin(function)
 
     def _shared_alignment(self) -> int:
-        """What the machine copies and warpgroups multiply begins where a buffer begins."""
+        """Buffers of tensor copies and of the MMAs of warpgroups are aligned to the period of swizzles."""
         by_warpgroups = any(
             isinstance(op, scheduled.MmaWaitOp | asynchronous.TensorCopyOp) for op in self.kernel.walk()
         )
