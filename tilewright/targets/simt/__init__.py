@@ -1,1 +1,2 @@
-"""Emission of kernels of warps as LLVM, shared by targets with warps. Each implements the protocol in `intrinsics.py`."""
+"""Emission of kernels of warps as LLVM, shared by targets with warps. Each implements the protocol of
+`intrinsics.py`."""
