@@ -201,13 +201,13 @@ def compile_module(
     unit = Unit(module, dict(constants), machine, threads, dict(donate), name, dict(storage or {}))
     if not manifest.calls_libraries:
         refuse_library_calls(unit, manifest.name)
-    stages = run_passes(unit, keep_stages) if manifest.lowered else {}
+    stages = run_passes(unit, keep_stages, manifest.scheduled) if manifest.lowered else {}
     return manifest.executable(unit, stages)
 
 
-def run_passes(unit: Unit, keep_stages: bool = True) -> dict[str, str]:
-    """Run the pipelines; returns the IR text at each phase border if it is kept. A kernel that does not fit the machine
-    is lowered again with a smaller plan.
+def run_passes(unit: Unit, keep_stages: bool = True, scheduled: bool = True) -> dict[str, str]:
+    """Run the pipelines, the last one only if kernels are to be `scheduled`; returns the IR text at each phase border
+    if it is kept. A kernel that does not fit the machine is lowered again with a smaller plan.
 
     Raises:
         DoesNotFit: a kernel does not fit in its smallest plan.
@@ -216,11 +216,11 @@ def run_passes(unit: Unit, keep_stages: bool = True) -> dict[str, str]:
     from tilewright.passes.fallbacks import DoesNotFit
 
     if unit.machine.model != Model.WARPS:
-        return _run_passes(unit, keep_stages)
+        return _run_passes(unit, keep_stages, scheduled)
     original, constants, remarks = unit.module.clone(), dict(unit.constants), list(unit.remarks)
     while True:
         try:
-            return _run_passes(unit, keep_stages)
+            return _run_passes(unit, keep_stages, scheduled)
         except DoesNotFit as misfit:
             if not unit.fallbacks.lower(misfit):
                 raise
@@ -228,11 +228,12 @@ def run_passes(unit: Unit, keep_stages: bool = True) -> dict[str, str]:
             unit.constants, unit.remarks = dict(constants), list(remarks)
 
 
-def _phases(model: Model) -> Sequence[tuple[str, Sequence[Pass]]]:
-    return ("tile", array_to_tile(model)), ("scheduled", SCHEDULING[model]())
+def _phases(model: Model, scheduled: bool) -> Sequence[tuple[str, Sequence[Pass]]]:
+    to_tile = ("tile", array_to_tile(model))
+    return (to_tile, ("scheduled", SCHEDULING[model]())) if scheduled else (to_tile,)
 
 
-def _run_passes(unit: Unit, keep_stages: bool) -> dict[str, str]:
+def _run_passes(unit: Unit, keep_stages: bool, scheduled: bool) -> dict[str, str]:
     from tilewright import events
     from tilewright.options import current
     from tilewright.passes.legality import check_phase, verify_module
@@ -249,7 +250,7 @@ def _run_passes(unit: Unit, keep_stages: bool) -> dict[str, str]:
             dump(dump_dir / unit.name, f"{len(stages)}.{phase}.mlir", stages[phase])
 
     border("array")
-    for phase, passes in _phases(unit.machine.model):
+    for phase, passes in _phases(unit.machine.model, scheduled):
         for each in passes:
             start = time.perf_counter()
             each.apply(unit)

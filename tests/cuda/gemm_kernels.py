@@ -14,8 +14,8 @@ from llvmlite import ir
 
 from tilewright import dtypes
 from tilewright.layout.catalogue import shared_matrix
-from tilewright.targets.cuda import blackwell, hopper
-from tilewright.targets.cuda.hopper_descriptors import OperandFields, descriptor_of, matrix_descriptor
+from tilewright.targets.cuda.atoms import blackwell, hopper
+from tilewright.targets.cuda.atoms.descriptors import OperandFields, descriptor_of, matrix_descriptor
 
 Value = Any
 I32, I8 = ir.IntType(32), ir.IntType(8)

@@ -17,8 +17,8 @@ from tests.ptx.tensor_maps import TensorMap
 from tests.ptx.test_wgmma import fragment, places
 from tilewright.layout.catalogue import tcgen05_registers, wgmma_accumulator, wgmma_operand
 from tilewright.machines.machine import load
-from tilewright.targets.cuda import blackwell, hopper
-from tilewright.targets.cuda.hopper_descriptors import matrix_descriptor
+from tilewright.targets.cuda.atoms import blackwell, hopper
+from tilewright.targets.cuda.atoms.descriptors import matrix_descriptor
 from tilewright.targets.cuda.toolchain import COMPILER
 
 Value = Any

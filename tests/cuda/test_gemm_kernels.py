@@ -25,9 +25,9 @@ from tilewright.layout import Layout, row_major
 from tilewright.layout.catalogue import shared_matrix
 from tilewright.layout.relayout import Reason
 from tilewright.machines.machine import Machine, load
-from tilewright.targets.cuda.blackwell import Tcgen05
-from tilewright.targets.cuda.hopper import Wgmma
-from tilewright.targets.cuda.hopper_descriptors import OperandFields, descriptor_of
+from tilewright.targets.cuda.atoms.blackwell import Tcgen05
+from tilewright.targets.cuda.atoms.descriptors import OperandFields, descriptor_of
+from tilewright.targets.cuda.atoms.hopper import Wgmma
 from tilewright.targets.cuda.toolchain import COMPILER, Cubin, instructions_of, sass_of
 
 KERNELS: dict[str, tuple[str, Any, int]] = {

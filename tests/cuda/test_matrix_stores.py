@@ -20,8 +20,8 @@ from tilewright.dialects import tile
 from tilewright.layout import Layout
 from tilewright.layout.catalogue import mma_accumulator
 from tilewright.machines.machine import load
+from tilewright.targets.cuda.atoms.matrices import is_stored_by_matrices
 from tilewright.targets.cuda.emit import emit_kernel
-from tilewright.targets.cuda.matrices import is_stored_by_matrices
 from tilewright.targets.cuda.toolchain import COMPILER
 
 LINES = "(64, 32) : [64@mem.shared*32 | 32@mem.shared]"

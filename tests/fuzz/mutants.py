@@ -240,7 +240,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # dot emission
     _cpu(
         "depth tail dropped",
-        "cpu.micro_kernel:MicroKernel.emit",
+        "cpu.atoms.micro_kernel:MicroKernel.emit",
         "whole, depth, 1, totals)",
         "whole, whole, 1, totals)",
     ),
@@ -270,7 +270,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _cpu(
         "one vector of the columns kept for later rows",
-        "cpu.micro_kernel:MicroKernel._keep",
+        "cpu.atoms.micro_kernel:MicroKernel._keep",
         "enumerate(columns)",
         "enumerate(columns[:1])",
     ),

@@ -23,7 +23,7 @@ from tilewright.frontend.build import build_module
 from tilewright.machines.machine import load
 from tilewright.passes.base import Unit
 from tilewright.pipelines import array_to_tile, tile_to_vectors
-from tilewright.targets.cpu.split_kernel import snake
+from tilewright.targets.cpu.atoms.split_kernel import snake
 
 Tensor = np.ndarray[Any, Any]
 

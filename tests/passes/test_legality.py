@@ -91,7 +91,7 @@ def test_a_pass_that_breaks_the_ir_is_named(change: Callable[[Unit], None], veri
     unit = unit_on("x86-64-v3")
     with (
         options(verify=verify),
-        patch.object(pipelines, "_phases", lambda model: phases(model, change)),
+        patch.object(pipelines, "_phases", lambda model, scheduled: phases(model, change)),
         pytest.raises(VerificationError) as raised,
     ):
         pipelines.run_passes(unit)

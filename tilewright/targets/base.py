@@ -180,7 +180,8 @@ class Target:
     """A target's manifest. It is light: what it names is imported when it is called.
 
     Attributes:
-        lowered: programs go through all passes, to the `scheduled` phase; otherwise they stay in `array`.
+        lowered: programs go through the passes; otherwise they stay in the `array` phase.
+        scheduled: kernels go to the `scheduled` phase of their machine's model; otherwise they stay in `tile`.
         program_files: compiled programs can be saved, so that the compile cache keeps them.
         opens_anywhere: so it does for machines that are named, too: what runs the program is looked for at its call.
         check_storage: refuses with a `TilewrightError` what states how an array is stored and is not known; None where
@@ -196,6 +197,7 @@ class Target:
     program_files: bool
     machine_named: Callable[[str], Machine]
     executable: Callable[[Unit, dict[str, str]], Executable]
+    scheduled: bool = True
     opens_anywhere: bool = False
     device_arrays: bool = False
     calls_libraries: bool = False

@@ -20,6 +20,8 @@ from llvmlite import ir
 from tilewright.dialects import scheduled, tile
 from tilewright.errors import CompilerBug
 from tilewright.machines.machine import MatrixAtom
+from tilewright.targets.cpu.atoms.micro_kernel import DEPTH_UNROLL, Ahead, MicroKernel, Walk
+from tilewright.targets.cpu.atoms.tile_kernel import TileKernel, configure_tiles, release_tiles
 from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.dot_operands import accumulator_of, depth_of, left_of, right_of
 from tilewright.targets.cpu.emit_parts import emit_parts
@@ -34,8 +36,6 @@ from tilewright.targets.cpu.loops import (
     offset_pointer,
     static,
 )
-from tilewright.targets.cpu.micro_kernel import DEPTH_UNROLL, Ahead, MicroKernel, Walk
-from tilewright.targets.cpu.tile_kernel import TileKernel, configure_tiles, release_tiles
 from tilewright.targets.llvm.conversions import register_form
 from tilewright.targets.llvm.values import Builder, Value, splat
 

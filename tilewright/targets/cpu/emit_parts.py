@@ -11,12 +11,12 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineMap
 
 from tilewright.dialects import scheduled, tile
+from tilewright.targets.cpu.atoms.micro_kernel import Ahead
+from tilewright.targets.cpu.atoms.split_kernel import NOTHING_AHEAD, RowApart, SplitKernel, SplitTarget
+from tilewright.targets.cpu.atoms.tile_kernel import WORD_BYTES, configure_tiles, release_tiles
 from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.dot_operands import Accumulator, accumulator_of, forms_of, left_of, start_of
 from tilewright.targets.cpu.loops import add, i64, loop, minimum, multiply, offset_pointer
-from tilewright.targets.cpu.micro_kernel import Ahead
-from tilewright.targets.cpu.split_kernel import NOTHING_AHEAD, RowApart, SplitKernel, SplitTarget
-from tilewright.targets.cpu.tile_kernel import WORD_BYTES, configure_tiles, release_tiles
 from tilewright.targets.llvm.values import Value
 
 

@@ -1,6 +1,7 @@
-"""Print a scheduled kernel as an LLVM module for NVPTX: what all targets with warps emit, and NVIDIA's operations.
+"""Print a scheduled kernel as an LLVM module for NVPTX.
 
-Those are asynchronous copies and MMAs, tensor memory, roles and zones.
+`BlockEmitter` emits the operations that all targets with warps share; asynchronous copies and MMAs, tensor memory,
+roles and zones are NVIDIA's own.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from tilewright.passes.warps.tile_lower_to_warps import parsed
 from tilewright.passes.warps.warp_space import SCALAR
 from tilewright.runtime.cuda.steps import TensorMap
 from tilewright.runtime.zones import Zones
-from tilewright.targets.cuda.emit_copies import emit_commit, emit_copy, emit_wait
-from tilewright.targets.cuda.emit_mma import Operand, emit_mma
+from tilewright.targets.cuda.atoms.copies import emit_commit, emit_copy, emit_wait
+from tilewright.targets.cuda.atoms.hopper import TensorMapParameter, fence_shared_writes
+from tilewright.targets.cuda.atoms.matrices import Matrices, is_stored_by_matrices, words_of
+from tilewright.targets.cuda.atoms.mma import Operand, emit_mma
+from tilewright.targets.cuda.atoms.tensor_memory import TensorMemory, TensorOp
+from tilewright.targets.cuda.atoms.wgmma import emit_wgmma, emit_wgmma_wait
 from tilewright.targets.cuda.emit_roles import Roles, UseOp
-from tilewright.targets.cuda.emit_tensor_memory import TensorMemory, TensorOp
-from tilewright.targets.cuda.emit_wgmma import emit_wgmma, emit_wgmma_wait
 from tilewright.targets.cuda.emit_zones import ZoneWriter
-from tilewright.targets.cuda.hopper import TensorMapParameter, fence_shared_writes
 from tilewright.targets.cuda.intrinsics import NVIDIA
-from tilewright.targets.cuda.matrices import Matrices, is_stored_by_matrices, words_of
 from tilewright.targets.simt.emit import BlockEmitter
 from tilewright.targets.simt.emit_memory import SHARED_SPACE, Memory
 from tilewright.targets.simt.emit_tiles import Held
@@ -97,7 +98,7 @@ class _Emitter(BlockEmitter):
         self.roles.begin(function)
 
     def _shared_alignment(self) -> int:
-        """What the machine copies and warpgroups multiply begins where a buffer begins."""
+        """Buffers of tensor copies and of the MMAs of warpgroups are aligned to the period of swizzles."""
         by_warpgroups = any(
             isinstance(op, scheduled.MmaWaitOp | asynchronous.TensorCopyOp) for op in self.kernel.walk()
         )

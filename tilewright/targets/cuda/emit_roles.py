@@ -22,8 +22,8 @@ from tilewright.errors import CompilerBug
 from tilewright.passes.warps.tensor_windows import Boxes, boxes_of
 from tilewright.passes.warps.tile_lower_to_warps import parsed
 from tilewright.runtime.cuda.steps import TensorMap
-from tilewright.targets.cuda import blackwell, hopper
-from tilewright.targets.cuda.emit_tensor_memory import by_one_thread
+from tilewright.targets.cuda.atoms import blackwell, hopper
+from tilewright.targets.cuda.atoms.tensor_memory import by_one_thread
 from tilewright.targets.cuda.intrinsics import NVIDIA
 from tilewright.targets.simt.emit_memory import Memory, evaluated
 from tilewright.targets.simt.fragments import Builder, Threads, Value, i32

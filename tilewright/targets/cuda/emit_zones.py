@@ -23,7 +23,7 @@ from tilewright.runtime.zones import (
     STOP,
     Zones,
 )
-from tilewright.targets.cuda import hopper
+from tilewright.targets.cuda.atoms import hopper
 from tilewright.targets.simt.fragments import Builder, Value, i32
 
 _STORE_TWO = "{ .reg .pred p; setp.ne.u32 p, $3, 0; @p st.global.v2.u64 [$0], {$1, $2}; }"

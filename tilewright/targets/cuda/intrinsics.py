@@ -9,7 +9,7 @@ from llvmlite import ir
 from tilewright.dialects import scheduled
 from tilewright.dtypes import DType
 from tilewright.targets.cuda import chip_math, eight_bits
-from tilewright.targets.cuda.hopper import assembly, chip
+from tilewright.targets.cuda.atoms.hopper import assembly, chip
 from tilewright.targets.llvm.values import Builder, Lanes, Value
 from tilewright.targets.simt.lane_groups import in_each_lane
 

@@ -1,1 +1,2 @@
-"""Kernels of warps as LLVM: what targets with warps share. `intrinsics.py` states what each of them brings."""
+"""Emission of kernels of warps as LLVM, shared by targets with warps. Each implements the protocol of
+`intrinsics.py`."""

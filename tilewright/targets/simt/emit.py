@@ -115,7 +115,7 @@ class BlockEmitter(TileEmitter):
         """Annotate the function, before anything is appended to it."""
 
     def _shared_alignment(self) -> int:
-        """Where shared memory begins, in bytes."""
+        """The alignment of shared memory in bytes."""
         return 128
 
     def _barrier(self, op: scheduled.BarrierOp) -> None:

@@ -41,7 +41,7 @@ class Intrinsics(Protocol):
         ...
 
     def thread_index_anew(self, builder: Builder) -> Value:
-        """The same, read again: LLVM does not keep the first one in a register for it."""
+        """The index of the thread, read again: LLVM does not keep the first one in a register for it."""
         ...
 
     def block_index(self, builder: Builder) -> Value:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from tilewright.machines.machine import MatrixAtom
+from tilewright.targets.cpu.atoms.micro_kernel import Ahead
+from tilewright.targets.cpu.atoms.tile_kernel import WORD_BYTES, TileRegisters
 from tilewright.targets.cpu.loops import add, i64, loop, multiply, offset_pointer, prefetch
-from tilewright.targets.cpu.micro_kernel import Ahead
-from tilewright.targets.cpu.tile_kernel import WORD_BYTES, TileRegisters
 from tilewright.targets.llvm.values import Builder, Value, intrinsic, splat
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from tilewright.machines.machine import MatrixAtom
+from tilewright.targets.cpu.atoms.micro_kernel import Walk
 from tilewright.targets.cpu.loops import I8, I64, POINTER, i64, loop, multiply, offset_pointer
-from tilewright.targets.cpu.micro_kernel import Walk
 from tilewright.targets.llvm.values import Builder, Value
 
 TILES = 8

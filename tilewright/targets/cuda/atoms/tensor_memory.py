@@ -24,8 +24,8 @@ from tilewright.layout.views import permute
 from tilewright.passes.warps.tile_lower_to_warps import layout_of
 from tilewright.passes.warps.warp_space import SHARED
 from tilewright.semantics.warps.block_memory import coordinates_on
-from tilewright.targets.cuda import blackwell, hopper
-from tilewright.targets.cuda.hopper_descriptors import OperandFields, descriptor_of, matrix_descriptor
+from tilewright.targets.cuda.atoms import blackwell, hopper
+from tilewright.targets.cuda.atoms.descriptors import OperandFields, descriptor_of, matrix_descriptor
 from tilewright.targets.simt.emit_memory import Memory, evaluated
 from tilewright.targets.simt.fragments import I32, Builder, Fragment, Threads, Value, i32
 

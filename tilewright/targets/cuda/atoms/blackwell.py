@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from tilewright.errors import CompilerBug
-from tilewright.targets.cuda.hopper import I16, I32, VOID, Builder, Value, assembly, chip
+from tilewright.targets.cuda.atoms.hopper import I16, I32, VOID, Builder, Value, assembly, chip
 
 _TENSOR = ir.PointerType(addrspace=6)
 _ONE_BLOCK, _DISCARDED = 1, 0

@@ -19,9 +19,9 @@ from tilewright.layout.operations import rename_axis
 from tilewright.layout.relayout import Reason
 from tilewright.layout.views import permute
 from tilewright.passes.warps.warp_space import SHARED
-from tilewright.targets.cuda import hopper
-from tilewright.targets.cuda.emit_mma import words_of
-from tilewright.targets.cuda.hopper_descriptors import OperandFields, descriptor_of, matrix_descriptor
+from tilewright.targets.cuda.atoms import hopper
+from tilewright.targets.cuda.atoms.descriptors import OperandFields, descriptor_of, matrix_descriptor
+from tilewright.targets.cuda.atoms.mma import words_of
 from tilewright.targets.simt.emit_memory import Memory
 from tilewright.targets.simt.fragments import I32, Fragment, Threads, Value, i32
 

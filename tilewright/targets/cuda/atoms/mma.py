@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from tilewright.errors import CompilerBug
-from tilewright.targets.cuda.matrices import Matrices
+from tilewright.targets.cuda.atoms.matrices import Matrices
 from tilewright.targets.simt.emit_memory import Memory
 from tilewright.targets.simt.fragments import I32, Builder, Fragment, Threads, Value, i32
 

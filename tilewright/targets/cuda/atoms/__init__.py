@@ -1,0 +1,1 @@
+"""Emission of NVIDIA's MMA and copy instructions, a module for each family or generation."""
