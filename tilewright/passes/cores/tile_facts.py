@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
-from xdsl.dialects.builtin import AffineMapAttr, IndexType
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap
 
@@ -133,13 +133,6 @@ def settled(map: AffineMap, symbols: Sequence[SSAValue]) -> AffineMap:
         return AffineExpr.constant(0) if ranges[position] == 1 else AffineExpr.symbol(position)
 
     return AffineMap(map.num_dims, map.num_symbols, tuple(with_symbols(e, replaced) for e in map.results))
-
-
-def settle_indices(kernel: tile.KernelOp) -> None:
-    """Replace indices of one value by 0 in all maps of a kernel."""
-    for op in kernel.walk():
-        if isinstance(op, tile.LoadOp | tile.StoreOp | tile.IotaOp | tile.FillPaddingOp):
-            op.map = AffineMapAttr(settled(op.map.data, op.symbols))
 
 
 def check_types(kernel: tile.KernelOp) -> None:
