@@ -224,18 +224,26 @@ class _Model:
         return max(counts.values(), default=1)
 
     def _overlaps(self, thread: cores.ThreadOp) -> bool:
-        """Whether all queues to and from what computes hold two steps, and none leads through the mover and back."""
+        """Whether all queues to and from what computes hold two steps, and none leads through the mover and back. A
+        queue that a mover fills once holds nothing up."""
         filled, emptied = False, False
         for queue in self._program.queues:
             filler, emptier = ends_of(queue)
             role = thread.role
-            if {filler, emptier} != {role, cores.COMPUTE}:
+            if {filler, emptier} != {role, cores.COMPUTE} or (filler == role and self._fillings(queue.result) <= 1):
                 continue
             filled, emptied = filled or filler == role, emptied or emptier == role
             pushes = [use.operation.count for use in queue.result.uses if isinstance(use.operation, cores.PushOp)]
             if cores.queue_type(queue.result).pages < 2 * max(pushes, default=1):
                 return False
         return not (filled and emptied)
+
+    def _fillings(self, queue: SSAValue) -> int:
+        """How often pages are pushed to a queue, on the core where that is most often."""
+        pushes = [use.operation for use in queue.uses if isinstance(use.operation, cores.PushOp)]
+        return max(
+            sum(path.counts.get(push, 0) for path in group.paths.values() for push in pushes) for group in self._groups
+        )
 
     def _total(self, what: str, kinds: tuple[type[Operation], ...], role: str | None = None) -> int:
         """The sum of something over the operations of some kinds, of all cores, or of one thread of each."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from xdsl.dialects.builtin import IndexType
+from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineMap
 
 from tilewright.cost.cores.accesses import Access
@@ -35,24 +36,48 @@ class CoreSpace:
     # ---- accesses of tile kernels -----------------------------------------------------------------------------------
 
     def window(self, op: tile.LoadOp | tile.StoreOp, map: AffineMap, array: Sequence[int]) -> Window | None:
-        """The pages of an array that an access by a map is, None of one of single elements."""
+        """The pages of an array that an access by a map moves, None of one that moves single elements."""
         if any(not isinstance(symbol.type, IndexType) for symbol in op.symbols):
             return None
-        return window_of(settled(map, op.symbols), tile_shape(op), array, len(op.symbols))
+        whole = window_of(map, tile_shape(op), array, len(op.symbols))
+        if whole is not None:
+            return whole
+        found = window_of(settled(map, op.symbols), tile_shape(op), array, len(op.symbols))
+        return found if found is not None and self._page_cycles(op, found) <= self._element_cycles(op) else None
+
+    def settle_indices(self, kernel: tile.KernelOp) -> None:
+        """Replace indices of one value by 0 in the maps of a kernel, but in accesses that move their few elements in
+        less time than whole pages."""
+        for op in kernel.walk():
+            if isinstance(op, tile.LoadOp | tile.StoreOp):
+                shape = tile.ref_type(array_of(op)).shape
+                after = settled(op.map, op.symbols)
+                is_paged = window_of(after, tile_shape(op), shape, len(op.symbols)) is not None
+                if not is_paged or self.window(op, op.map, shape) is not None:
+                    op.map = after
+            elif isinstance(op, tile.IotaOp | tile.FillPaddingOp):
+                op.map = settled(op.map, op.symbols)
 
     def access_cycles(self, op: tile.LoadOp | tile.StoreOp, map: AffineMap, array: Sequence[int]) -> float:
         """Cycles that the core with most grid points spends on an access by a map to an array of a shape in DRAM."""
-        shape, ref = tile_shape(op), op.source if isinstance(op, tile.LoadOp) else op.destination
-        kind = DRAM_READ if isinstance(op, tile.LoadOp) else DRAM_WRITE
-        page_bytes = FORMATS[stored_format(ref)].page_bytes
         window = self.window(op, map, array)
-        if window is None and kind == DRAM_READ:
-            one = self.grid.element_cycles * prod(shape)
-        elif window is None:
-            one = self.grid.issue_cycles * -(-prod(shape) // FACE)
-        else:
-            one = self.grid.occupancy_cycles(kind, page_bytes, pages_of(shape, window.form))
-        return self.runs(op) * one + self.grid.latency_cycles(kind)
+        one = self._element_cycles(op) if window is None else self._page_cycles(op, window)
+        return self.runs(op) * one + self.grid.latency_cycles(_kind(op))
+
+    def _page_cycles(self, op: tile.LoadOp | tile.StoreOp, window: Window) -> float:
+        page_bytes = FORMATS[stored_format(array_of(op))].page_bytes
+        return self.grid.occupancy_cycles(_kind(op), page_bytes, pages_of(tile_shape(op), window.form))
+
+    def _element_cycles(self, op: tile.LoadOp | tile.StoreOp) -> float:
+        """Cycles of an access in runs of elements, at most a row of a face each: they are transferred by themselves,
+        and those that are read copied one by one."""
+        shape = tile_shape(op)
+        runs = prod(shape[:-1]) * -(-shape[-1] // FACE) if shape else 1
+        bits = FORMATS[stored_format(array_of(op))].bits
+        moved = self.grid.occupancy_cycles(_kind(op), -(-prod(shape) // runs) * bits // 8, runs)
+        if isinstance(op, tile.StoreOp):
+            return max(moved, self.grid.issue_cycles * runs)
+        return moved + self.grid.element_cycles * prod(shape)
 
     def runs(self, op: tile.LoadOp | tile.StoreOp) -> int:
         """How often the core with most grid points runs an operation of a tile kernel."""
@@ -76,6 +101,15 @@ class CoreSpace:
 
     def cycles(self, shape: Sequence[int], accesses: Sequence[Access], placement: Placement | None) -> float:
         return sum(access.cycles(shape, placement, self.grid) for access in accesses)
+
+
+def array_of(op: tile.LoadOp | tile.StoreOp) -> SSAValue:
+    """The array that an access loads from or stores to."""
+    return op.source if isinstance(op, tile.LoadOp) else op.destination
+
+
+def _kind(op: tile.LoadOp | tile.StoreOp) -> str:
+    return DRAM_READ if isinstance(op, tile.LoadOp) else DRAM_WRITE
 
 
 def tile_shape(op: tile.LoadOp | tile.StoreOp) -> tuple[int, ...]:

@@ -8,11 +8,10 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import tile
-from tilewright.dialects.base import array_type
+from tilewright.passes.cores.core_space import array_of, tile_shape
 from tilewright.passes.cores.forms import Sum, linear
 from tilewright.passes.cores.threads import plus, times
 from tilewright.passes.cores.tile_facts import index_range
@@ -75,13 +74,13 @@ def view_between(
 ) -> LinearView | None:
     """The view by which a tile that is moved from one array to another is at one index in both; None where that is not
     linear. `permutation`: for each dim of the storage's tile, that of the viewed one's."""
-    shape, stored = (tile.ref_type(_array(op)).shape for op in (viewed, storage))
+    shape, stored = (tile.ref_type(array_of(op)).shape for op in (viewed, storage))
     first, second = _sums(viewed), _sums(storage)
     if first is None or second is None or list(viewed.symbols) != list(storage.symbols):
         return None
     if any(total.constant for total in (*first, *second)):
         return None
-    extents = _tile_shape(viewed)
+    extents = tile_shape(viewed)
     ranges = [index_range(symbol) for symbol in viewed.symbols]
     if any(count is None for count in ranges):
         return None
@@ -99,7 +98,7 @@ def view_between(
 def is_within(view: LinearView, map: AffineMap, op: tile.LoadOp | tile.StoreOp) -> bool:
     """Whether an access to an array stays inside of it along the dims that its storage has merged with others: beyond
     them the storage has other elements."""
-    shape = _tile_shape(op)
+    shape = tile_shape(op)
     for dim, expression in enumerate(map.results):
         if not view.is_merged(dim):
             continue
@@ -116,14 +115,6 @@ def is_within(view: LinearView, map: AffineMap, op: tile.LoadOp | tile.StoreOp) 
         if least < 0 or most >= view.shape[dim]:
             return False
     return True
-
-
-def _array(op: tile.LoadOp | tile.StoreOp) -> SSAValue:
-    return op.source if isinstance(op, tile.LoadOp) else op.destination
-
-
-def _tile_shape(op: tile.LoadOp | tile.StoreOp) -> tuple[int, ...]:
-    return array_type(op.result if isinstance(op, tile.LoadOp) else op.value).shape
 
 
 def _sums(op: tile.LoadOp | tile.StoreOp) -> list[Sum] | None:

@@ -95,13 +95,6 @@ def settled(map: AffineMap, symbols: Sequence[SSAValue]) -> AffineMap:
     return AffineMap(map.num_dims, map.num_symbols, tuple(with_symbols(e, replaced) for e in map.results))
 
 
-def settle_indices(kernel: tile.KernelOp) -> None:
-    """Replace indices of one value by 0 in all maps of a kernel."""
-    for op in kernel.walk():
-        if isinstance(op, tile.LoadOp | tile.StoreOp | tile.IotaOp | tile.FillPaddingOp):
-            op.map = settled(op.map, op.symbols)
-
-
 def check_types(kernel: tile.KernelOp) -> None:
     """Registers have 32 bits: numbers of 64 are places in arrays, which fit 32."""
     for op in kernel.walk():

@@ -69,6 +69,7 @@ from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.cores.conditions import is_of_places, taken_where
+from tilewright.passes.cores.core_space import CoreSpace
 from tilewright.passes.cores.forms import Form, Window, completed, pages_of, window_of
 from tilewright.passes.cores.marks import drop_empty_zones, place_mark
 from tilewright.passes.cores.partials import Shared, emit_gather, shared_of, stacked
@@ -90,7 +91,6 @@ from tilewright.passes.cores.tile_facts import (
     narrower,
     reduced_form,
     refuse,
-    settle_indices,
     shared_tiles,
     storage_format,
     stored_format,
@@ -141,7 +141,7 @@ class _Lowering:
         kernel, grid = self.kernel, self.grid
         drop_loops_of_no_trip(kernel)
         drop_unused(kernel)
-        settle_indices(kernel)
+        CoreSpace(grid).settle_indices(kernel)
         check_types(kernel)
         if any(tile.ref_type(ref).dtype == dtypes.i64 for ref in kernel.refs):
             self._remark("arrays of i64 are computed in 32 bits", "numbers from the host are checked to fit")

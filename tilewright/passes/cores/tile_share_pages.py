@@ -53,7 +53,7 @@ from tilewright.dialects.rewriting import erase
 from tilewright.passes.array.lifetimes import storage
 from tilewright.passes.base import Remark, Unit, blocks_of
 from tilewright.passes.cores.array_lifetimes import ArrayLives, CalledArray
-from tilewright.passes.cores.core_space import CoreSpace
+from tilewright.passes.cores.core_space import CoreSpace, array_of
 from tilewright.passes.cores.linear_views import LinearView, is_within, merging_view, view_between
 from tilewright.passes.cores.tile_store_arrays import free_name
 
@@ -158,7 +158,7 @@ class _Sharing:
 
     def _copy_cycles(self) -> float:
         accesses = [op for op in self._kernel.walk() if isinstance(op, Accesses)]
-        cycles = max(self._space.access_cycles(op, op.map, tile.ref_type(_ref(op)).shape) for op in accesses)
+        cycles = max(self._space.access_cycles(op, op.map, tile.ref_type(array_of(op)).shape) for op in accesses)
         return self._unit.machine.core_grid.dispatch_cycles + cycles
 
     def _is_in_one_block(self, viewed: CalledArray) -> bool:
@@ -219,10 +219,6 @@ def _value_of(use: Use) -> SSAValue:
             if effect != none:
                 next(values)
     return next(results) if kernel.effect_names[number] == tile.OUT else next(operands)
-
-
-def _ref(op: Accesses) -> SSAValue:
-    return op.source if isinstance(op, tile.LoadOp) else op.destination
 
 
 def _accesses(kernel: tile.KernelOp, number: int) -> Iterator[Accesses]:
