@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.machines.machine import Model, load, names
+from tilewright.targets.base import built_in, target_named
 
 PACKAGE = Path(__file__).parents[2] / "tilewright"
 SHARED = [PACKAGE / "passes" / folder for folder in ("array", "kernels", "layouts")]
@@ -68,3 +69,9 @@ def test_examples_of_passes_may_show_atoms_and_nothing_else_may() -> None:
     assert not names_the_vendor(example)
     assert names_the_vendor(f"{example}FAMILY = 'wgmma'\n")
     assert names_the_vendor("# PTX ISA\n")
+
+
+def test_folders_of_targets_are_found() -> None:
+    manifests = [path.parent.name for path in PACKAGE.glob("targets/*/__init__.py") if "TARGET = " in path.read_text()]
+    assert sorted(manifests) == list(built_in())
+    assert all(target_named(name)[0].name == name for name in manifests)

@@ -22,7 +22,7 @@ _DEPTHS_BYTES = (64, 128)
 _WARPS = (1, 2, 4, 8)
 # Registers of a thread for addresses, counters and what is copied, beside sums and operands.
 REGISTERS_BESIDE = 56
-_REGISTERS, _REGISTER_BYTES = 255, 4
+_REGISTER_BYTES = 4
 # Results of a thread that leave room for what is done with them: of 128 the assembler spills those of a bias, a GELU
 # and a residual.
 _MOST_FOLLOWED = 64
@@ -44,8 +44,6 @@ _NOT_HIDDEN = 0.25
 _COPY_CYCLES = 4
 # Cycles of a warp for an element a lane that comes alone: loaded, masked, stored to shared memory, loaded and packed.
 _SCATTERED_CYCLES = 4
-# How many cores of a multiprocessor multiply, each what its own warps ask.
-_QUARTERS = 4
 
 
 @dataclass(frozen=True)
@@ -154,39 +152,41 @@ def _copied(product: WarpProduct, machine: Machine) -> Iterator[WarpSchedule]:
                 stages = _most_stages(product, tile, machine)
                 for family, atom in families.items() if stages else ():
                     if not family.asynchronous or depth == max(depths):  # lines as long as they can be
-                        yield from _by_family(product, tile, family, atom, stages)
+                        yield from _by_family(product, tile, family, atom, stages, machine)
 
 
 def _by_family(
-    product: WarpProduct, tile: MatmulTile, family: AtomFamily, atom: MatrixAtom, stages: int
+    product: WarpProduct, tile: MatmulTile, family: AtomFamily, atom: MatrixAtom, stages: int, machine: Machine
 ) -> Iterator[WarpSchedule]:
     if family.warps == 1:
-        for across in _splits(product, tile, atom):
+        for across in _splits(product, tile, atom, machine):
             yield WarpSchedule(tile, across[0] * across[1], across, stages, family)
         return
     if family.sums_in_tensor_memory and (tile.rows != atom.rows or product.piece_bytes % TENSOR_COPY_BYTES):
         return  # one accumulator, fed by tensor copies
     for groups in _WARPGROUPS:
         warps = family.warps * groups
-        results = tile.rows * tile.columns // (32 * warps)
+        results = tile.rows * tile.columns // (machine.axes["lane"] * warps)
         most = _MOST_FOLLOWED if product.is_followed else _MOST_OF_WARPGROUPS
         own_rows = atom.rows if family.sums_in_tensor_memory else groups * atom.rows
         if tile.rows % own_rows == 0 and tile.columns % atom.columns == 0 and results <= most:
             yield WarpSchedule(tile, warps, (warps, 1), stages, family)
 
 
-def _splits(product: WarpProduct, tile: MatmulTile, atom: MatrixAtom) -> Iterator[tuple[int, int]]:
+def _splits(product: WarpProduct, tile: MatmulTile, atom: MatrixAtom, machine: Machine) -> Iterator[tuple[int, int]]:
     """Warps along rows and columns that have whole instructions and whose threads have the registers."""
+    lanes, registers = machine.axes["lane"], machine.axes["reg"]
+    row_bytes = atom.depth * product.operand.itemsize
     for warps in _WARPS:
         for down in (size for size in _WARPS if size <= warps):
             rows, columns = tile.rows // down, tile.columns // (warps // down)
             if rows % atom.rows or columns % (2 * atom.columns) or not rows or not columns:
                 continue
-            sums = rows * columns // 32
+            sums = rows * columns // lanes
             # A step of both operands, and the next one.
-            operands = 2 * (rows // atom.rows * 4 + columns // atom.columns * 2)
-            most = _MOST_FOLLOWED if product.is_followed else _REGISTERS
-            if sums <= most and sums + operands + REGISTERS_BESIDE <= _REGISTERS:
+            operands = 2 * (rows + columns) * row_bytes // (lanes * _REGISTER_BYTES)
+            most = _MOST_FOLLOWED if product.is_followed else registers
+            if sums <= most and sums + operands + REGISTERS_BESIDE <= registers:
                 yield down, warps // down
 
 
@@ -238,14 +238,14 @@ def _busy_seconds(product: WarpProduct, schedule: WarpSchedule, machine: Machine
     if schedule.is_asynchronous:  # the rows of each instruction read all columns once
         down = tile.rows // atom.rows
     instructions = tile.rows // atom.rows * (tile.columns // atom.columns) * (tile.depth // atom.depth)
-    quarters = min(1.0, schedule.warps * together / _QUARTERS)
+    partitions = min(1.0, schedule.warps * together / _partitions(machine))
     brought = (tile.rows + tile.columns) * tile.depth * product.operand.itemsize
     read = (side * tile.rows + down * tile.columns) * tile.depth * product.operand.itemsize
     is_fed = _is_fed_by_a_warp(product, schedule)
     pieces = 0.0 if is_fed else brought / (product.piece_bytes * machine.axes["lane"])
     parts = sorted(
         (
-            instructions * atom.cycles / quarters / machine.clock_hertz,
+            instructions * atom.cycles / partitions / machine.clock_hertz,
             pieces * _COPY_CYCLES / machine.clock_hertz,
             (read + brought) / shared.bytes_per_second,
             brought / near.bytes_per_second,
@@ -254,14 +254,20 @@ def _busy_seconds(product: WarpProduct, schedule: WarpSchedule, machine: Machine
     return parts[-1] + _NOT_HIDDEN * sum(parts[:-1])
 
 
+def _partitions(machine: Machine) -> int:
+    """Parts of a core that multiply, each for its own warps."""
+    return 1 if machine.residency is None else machine.residency.partitions
+
+
 def _together(product: WarpProduct, schedule: WarpSchedule, machine: Machine) -> int:
-    """Blocks that a core has room for: of shared memory, and of registers for 2048 threads of 32."""
+    """Blocks that a core has room for: of shared memory, and of registers, 32 for each thread that it may have."""
     tile, (down, side) = schedule.tile, schedule.across or (1, 1)
     used = max(schedule.stages * _stage_bytes(product, tile), tile.rows * tile.columns * product.accumulator.itemsize)
-    sums = tile.rows * tile.columns // (32 * schedule.warps)
+    lanes = machine.axes["lane"]
+    sums = tile.rows * tile.columns // (lanes * schedule.warps)
     operands = 0 if schedule.is_asynchronous else 2 * (tile.rows // down // 4 + tile.columns // side // 4)
-    registers = (sums + operands + REGISTERS_BESIDE) * 32 * schedule.warps
-    whole = machine.axes["warp"] * 32 * 32
+    registers = (sums + operands + REGISTERS_BESIDE) * lanes * schedule.warps
+    whole = machine.axes["warp"] * lanes * 32
     accumulators = 8
     if schedule.sums_in_tensor_memory:
         accumulators = machine.axes["tmem.col"] // tensor_columns(tile.columns)
@@ -277,23 +283,23 @@ def _by_registers(product: WarpProduct, tile: MatmulTile, machine: Machine) -> l
     family, atom = next(((family, atom) for family, atom in found if family.warps == 1), (None, None))
     if atom is None:
         return [WarpSchedule(tile)]
-    splits = [across for across in _splits(product, tile, atom) if across[0] * across[1] <= 4]
+    splits = [across for across in _splits(product, tile, atom, machine) if across[0] * across[1] <= 4]
     return [
         WarpSchedule(tile, down * side, (down, side), family=family)
         for down, side in splits
         if tile.rows * tile.columns <= _MOST_RESULTS_BY_REGISTERS * down * side // 4
-        and _registers_taken(product, tile, (down, side)) <= _REGISTERS
+        and _registers_taken(product, tile, (down, side), machine.axes["lane"]) <= machine.axes["reg"]
     ]
 
 
-def _registers_taken(product: WarpProduct, tile: MatmulTile, across: tuple[int, int]) -> float:
+def _registers_taken(product: WarpProduct, tile: MatmulTile, across: tuple[int, int], warp_lanes: int) -> float:
     """Registers of a thread: its sums, its part of both operands as instructions take them, and what it loads of the
     next ones meanwhile, where each scattered element has a register of its own, and one more for its position where
     some are beyond the array."""
     down, side = across
-    item, lanes = product.operand.itemsize, 32 * down * side
+    item, lanes = product.operand.itemsize, warp_lanes * down * side
     sums = tile.rows * tile.columns / lanes
-    multiplied = (tile.rows / down + tile.columns / side) * tile.depth * item / (32 * _REGISTER_BYTES)
+    multiplied = (tile.rows / down + tile.columns / side) * tile.depth * item / (warp_lanes * _REGISTER_BYTES)
     sizes = (product.rows, tile.rows), (product.columns, tile.columns), (product.depth, tile.depth)
     scattered = 2.0 if any(extent % size for extent, size in sizes) else 1.0
     brought = 0.0
@@ -330,7 +336,7 @@ def _seconds(product: WarpProduct, schedule: WarpSchedule, machine: Machine) -> 
     # Warps read each operand from shared memory as often as they need it.
     read = (side * tile.rows + down * tile.columns) * tile.depth * steps * item / shared.bytes_per_second
     barriers = 2 * steps * machine.cycles["barrier"] / machine.clock_hertz
-    peak *= schedule.warps / _QUARTERS
+    peak *= schedule.warps / _partitions(machine)
     return waves * (max(2.0 * multiplied / peak, moved, read) + barriers)
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from xdsl.ir import SSAValue
 
 from tilewright.cost.tiles import even_split
-from tilewright.cost.warps.products import WARPGROUP
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
@@ -60,7 +59,7 @@ class AttentionPlan:
     @property
     def warps(self) -> int | None:
         """How many share a tile, where it is declared."""
-        return None if self.chain is None else WARPGROUP * self.chain.groups
+        return None if self.chain is None else self.chain.family.warps * self.chain.groups
 
     @property
     def grid(self) -> tuple[int, ...]:
