@@ -24,7 +24,7 @@ def run_bits(
     """The results of a kernel, as bytes, with some number beyond its arguments, or there with what shows."""
     pending = iter(inputs)
     arrays: list[DeviceArray] = []
-    for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True):
+    for ref, effect in zip(kernel.refs, kernel.effects, strict=True):
         type = tile.ref_type(ref)
         by_rows = cores.is_by_rows(ref)
         if effect == tile.OUT:
@@ -32,7 +32,7 @@ def run_bits(
         else:
             arrays.append(DeviceArray.from_numpy(next(pending), padding=padding, by_rows=by_rows))
     run_program(kernel, arrays, MACHINE, seed=seed)
-    found = zip(arrays, kernel.effect_names, strict=True)
+    found = zip(arrays, kernel.effects, strict=True)
     return [np.ascontiguousarray(each.to_numpy()).view(np.uint8) for each, effect in found if effect != tile.IN]
 
 

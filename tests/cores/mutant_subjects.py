@@ -47,7 +47,7 @@ class Subject:
         pending = iter(self.arrays)
         given: list[DeviceArray] = []
         results: list[DeviceArray] = []
-        for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True):
+        for ref, effect in zip(kernel.refs, kernel.effects, strict=True):
             type = tile.ref_type(ref)
             is_result = effect == tile.OUT
             by_rows = cores.is_by_rows(ref)

@@ -99,7 +99,7 @@ class Runtime:
         """Those that are read first, then those that are written."""
         kernel = self.kernels[described.kernels[0].kernel_source]
         self.launched.append(kernel.sym_name)
-        effects = kernel.effect_names
+        effects = kernel.effects
         order = [n for n, effect in enumerate(effects) if effect == tile.IN]
         order += [n for n, effect in enumerate(effects) if effect != tile.IN]
         arrays = {number: tensor.array for number, tensor in zip(order, tensors, strict=True)}

@@ -60,7 +60,7 @@ def run(kernel: tile.KernelOp, seed: int = 0, **more: Any) -> None:
     """On zeros."""
     kernel.verify()
     arrays: list[DeviceArray] = []
-    for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True):
+    for ref, effect in zip(kernel.refs, kernel.effects, strict=True):
         type, by_rows = tile.ref_type(ref), cores.is_by_rows(ref)
         if effect == tile.OUT:
             arrays.append(DeviceArray.undefined(type.shape, type.dtype, by_rows=by_rows))

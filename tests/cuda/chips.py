@@ -49,7 +49,7 @@ def emulated_and_counted(
         pending = iter(operands)
         given: list[Tensor] = []
         results: list[Tensor] = []
-        for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True):
+        for ref, effect in zip(kernel.refs, kernel.effects, strict=True):
             type = tile.ref_type(ref)
             array = poison(type.shape, type.dtype) if effect == tile.OUT else np.array(next(pending), copy=True)
             given.append(array)

@@ -66,7 +66,7 @@ class Subject:
         ptx = COMPILER.ptx(code.name, code.text, machine)
         pending = iter(self.arrays)
         given: list[Tensor] = []
-        for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True):
+        for ref, effect in zip(kernel.refs, kernel.effects, strict=True):
             type = tile.ref_type(ref)
             given.append(np.zeros(type.shape, type.dtype.numpy) if effect == tile.OUT else next(pending).copy())
         parameters = [*given, *tensor_maps(code.tensor_maps, given)]

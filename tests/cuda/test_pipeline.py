@@ -421,7 +421,7 @@ def is_missed(program: CudaProgram, name: str, number: int) -> bool:
     barrier = [op for op in kernel.walk() if isinstance(op, scheduled.BarrierOp)][number]
     barrier.detach()
     barrier.erase()
-    inputs = [tile.ref_type(r) for r, e in zip(kernel.refs, kernel.effect_names, strict=True) if e != tile.OUT]
+    inputs = [tile.ref_type(r) for r, e in zip(kernel.refs, kernel.effects, strict=True) if e != tile.OUT]
     try:
         semantics.run_call(kernel, [np.zeros(type.shape, type.dtype.numpy) for type in inputs])
     except RaceError:

@@ -50,7 +50,7 @@ def check(name: str, function: Callable[..., Any], types: Sequence[tw.ShapeDtype
 
     def first_block(callee: str, operands: Sequence[Tensor]) -> list[Tensor]:
         code, kernel, given = program.kernels[callee], program.unit.kernel(callee), iter(operands)
-        refs = zip(map(tile.ref_type, kernel.refs), kernel.effect_names, strict=True)
+        refs = zip(map(tile.ref_type, kernel.refs), kernel.effects, strict=True)
         bound = [poison(type.shape, type.dtype) if effect == tile.OUT else next(given) for type, effect in refs]
         maps = tensor_maps(code.tensor_maps, bound)
         multiplies = any(

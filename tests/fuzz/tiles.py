@@ -122,7 +122,7 @@ def expected_of(unit: Unit, arrays: Sequence[Tensor]) -> list[Tensor]:
     outputs = [tile_semantics.poison(t.shape, t.dtype) for t in types[len(arrays) :]]
     refs = [*(a.copy() for a in arrays), *outputs]
     ExactInterpreter().run_kernel(kernel, refs)
-    return [r for r, effect in zip(refs, kernel.effect_names, strict=True) if effect != tile.IN]
+    return [r for r, effect in zip(refs, kernel.effects, strict=True) if effect != tile.IN]
 
 
 def _runs(

@@ -106,7 +106,7 @@ def run(unit: Unit, arrays: Sequence[Tensor]) -> list[Tensor]:
 
     def call(callee: str, operands: Sequence[Tensor]) -> list[Tensor]:
         kernel = unit.kernel(callee)
-        read = [r for r, effect in zip(kernel.refs, kernel.effect_names, strict=True) if effect != tile.OUT]
+        read = [r for r, effect in zip(kernel.refs, kernel.effects, strict=True) if effect != tile.OUT]
         logical = [_unpacked(o, tile.ref_type(r)) for o, r in zip(operands, read, strict=True)]
         if any(isinstance(op, cores.ProgramOp) for op in kernel.body.block.ops):
             return run_kernel(kernel, logical, unit.machine)

@@ -114,13 +114,13 @@ def test_a_loop_over_keys_ends_where_the_mask_does() -> None:
     unit = run_through(causal_attention, ArrayLowerToTilePass)
     (kernel,) = unit.kernels()
     (loop,) = [op for op in kernel.walk() if isinstance(op, tile.ForOp)]
-    ends = [semantics.evaluate_map(loop.end, (), [n])[0] for n in range(kernel.grid_shape[-1])] if loop.end else []
+    ends = [semantics.evaluate_map(loop.end, (), [n])[0] for n in range(kernel.grid[-1])] if loop.end else []
     keys = int(re.findall(r"limit = (\d+)", str(kernel))[0])
     assert keys == 150
-    rows = -(-170 // kernel.grid_shape[-1])
+    rows = -(-170 // kernel.grid[-1])
     step = _step(kernel)
     # Query q sees the keys up to q - 20.
-    assert ends == [-(-max(0, (n + 1) * rows - 20) // step) for n in range(kernel.grid_shape[-1])]
+    assert ends == [-(-max(0, (n + 1) * rows - 20) // step) for n in range(kernel.grid[-1])]
 
 
 def _step(kernel: tile.KernelOp) -> int:

@@ -56,7 +56,7 @@ def test_a_reduction_is_done_in_given_tiles(
     with schedules_given(Given(reductions={collapsed: tile})):
         unit = run_through(lambda p: [p.reduce(p.array(6, 7, 12), "add", axes)], ArrayLowerToTilePass)
     (kernel,) = unit.kernels()
-    assert kernel.grid_shape == grid
+    assert kernel.grid == grid
     (x,) = random_inputs(unit)
     np.testing.assert_allclose(run(unit, [x])[0], x.sum(axes), rtol=1e-5, atol=1e-5)
 
@@ -69,7 +69,7 @@ def test_rows_that_are_read_again_are_in_given_tiles() -> None:
     with schedules_given(Given(reductions={(12, 34): (5, 6)})):
         unit = run_through(program, ArrayLowerToTilePass)
     (kernel,) = unit.kernels()
-    assert kernel.grid_shape == (3,)
+    assert kernel.grid == (3,)
     (x,) = random_inputs(unit)
     np.testing.assert_allclose(run(unit, [x])[0], x - x.max(1, keepdims=True), rtol=1e-5, atol=1e-5)
 
@@ -81,7 +81,7 @@ def test_tiles_of_another_shape_are_chosen() -> None:
     with schedules_given(Given(reductions={(6, 12, 7): (1, 1, 1)})):
         unit = run_through(program, ArrayLowerToTilePass)
     (kernel,), (usual,) = unit.kernels(), run_through(program, ArrayLowerToTilePass).kernels()
-    assert kernel.grid_shape == usual.grid_shape
+    assert kernel.grid == usual.grid
 
 
 def test_given_schedules_end_with_their_block_and_are_not_cached() -> None:

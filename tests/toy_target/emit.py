@@ -33,10 +33,10 @@ def emit_kernel(kernel: tile.KernelOp) -> Code:
     code = Code(f"kernel_{kernel.sym_name}", names={"folded": folded})
     emitter = _Emitter(code)
     emitter.line(f"def {code.function}({', '.join(map(emitter.name, kernel.refs))}):")
-    for depth, (index, extent) in enumerate(zip(kernel.indices, kernel.grid_shape, strict=True), 1):
+    for depth, (index, extent) in enumerate(zip(kernel.indices, kernel.grid, strict=True), 1):
         emitter.depth = depth
         emitter.line(f"for {emitter.name(index)} in range({extent}):")
-    emitter.depth = len(kernel.grid_shape) + 1
+    emitter.depth = len(kernel.grid) + 1
     emitter.block(kernel.body.block, [])
     return code
 

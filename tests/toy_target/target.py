@@ -29,13 +29,13 @@ class ScalarProgram(InterpretedProgram):
         """Run a kernel: inputs in order, fresh outputs, copies of what is updated."""
         kernel, code, pending = self._kernels[callee], self._code[callee], iter(operands)
         arrays: list[Tensor] = []
-        for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True):
+        for ref, effect in zip(kernel.refs, kernel.effects, strict=True):
             type = tile.ref_type(ref)
             given = np.zeros(type.shape, type.dtype.numpy) if effect == tile.OUT else next(pending)
             arrays.append(np.array(given, order="C", copy=effect == tile.INOUT or None))
         with np.errstate(all="ignore"):
             code.names[code.function](*(array.reshape(-1) for array in arrays))
-        return [array for array, effect in zip(arrays, kernel.effect_names, strict=True) if effect != tile.IN]
+        return [array for array, effect in zip(arrays, kernel.effects, strict=True) if effect != tile.IN]
 
     def ir(self, phase: str) -> str:
         return self._stages[phase]

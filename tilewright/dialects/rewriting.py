@@ -21,6 +21,16 @@ def block_of(op: Operation) -> Block:
     return block
 
 
+def in_block(op: Operation, block: Block) -> Operation:
+    """The ancestor of `op` that is directly in `block`."""
+    while op.parent_block() is not block:
+        parent = op.parent_op()
+        if parent is None:
+            return op
+        op = parent
+    return op
+
+
 def insert_before(op: Operation, *new: Operation) -> None:
     """Insert operations before one that is in a block."""
     block_of(op).insert_ops_before(new, op)

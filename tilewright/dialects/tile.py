@@ -129,10 +129,6 @@ class KernelOp(PlainOp):
     traits = traits_def(IsolatedFromAbove(), SymbolOpInterface())
 
     @property
-    def grid_shape(self) -> tuple[int, ...]:
-        return self.grid
-
-    @property
     def refs(self) -> Sequence[SSAValue]:
         return self.body.block.args[: len(self.effects)]
 
@@ -140,20 +136,16 @@ class KernelOp(PlainOp):
     def indices(self) -> Sequence[SSAValue]:
         return self.body.block.args[len(self.effects) :]
 
-    @property
-    def effect_names(self) -> tuple[str, ...]:
-        return tuple(e for e in self.effects)
-
     def verify_(self) -> None:
         if any(not isinstance(a.type, RefType) for a in self.refs):
             raise VerifyException("tile.kernel: arguments with effects must be refs")
-        if len(self.indices) != len(self.grid_shape):
+        if len(self.indices) != len(self.grid):
             raise VerifyException("tile.kernel: needs one index per grid dimension")
         if any(not isinstance(a.type, IndexType) for a in self.indices):
             raise VerifyException("tile.kernel: grid coordinates must be indices")
-        if any(name not in (IN, OUT, INOUT) for name in self.effect_names):
-            raise VerifyException(f"tile.kernel: unknown effects {self.effect_names}")
-        if self.in_order and not self.grid_shape:
+        if any(name not in (IN, OUT, INOUT) for name in self.effects):
+            raise VerifyException(f"tile.kernel: unknown effects {self.effects}")
+        if self.in_order and not self.grid:
             raise VerifyException("tile.kernel: points in order need a grid")
         verify_scopes(self)
 
@@ -349,10 +341,6 @@ class RelayoutOp(PlainOp):
     def pinned(self) -> Layout:
         """The layout. Raises LayoutError where the text is none."""
         return Layout.parse(self.layout)
-
-    @property
-    def is_strict(self) -> bool:
-        return self.strict
 
     def verify_(self) -> None:
         tile = array_type(self.result)

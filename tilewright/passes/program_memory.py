@@ -40,8 +40,7 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from tilewright.dialects import array, scheduled, tile
 from tilewright.dialects.base import array_type, layout_text
-from tilewright.dialects.rewriting import yielded
-from tilewright.passes.array.fusion import in_block
+from tilewright.dialects.rewriting import in_block, yielded
 from tilewright.passes.array.lifetimes import all_users, ends_with, storage
 from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
@@ -284,7 +283,7 @@ class _Planner:
 
 def _refs(kernel: tile.KernelOp) -> tuple[list[int], list[int]]:
     """The refs of a kernel that its calls have operands for, and those that they have results for."""
-    effects = kernel.effect_names
+    effects = kernel.effects
     return [n for n, e in enumerate(effects) if e != tile.OUT], [n for n, e in enumerate(effects) if e != tile.IN]
 
 

@@ -50,6 +50,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from tilewright import dtypes
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type, tensor
+from tilewright.dialects.rewriting import block_of, erase
 from tilewright.dtypes import DType
 from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
@@ -78,8 +79,7 @@ def _expand(op: tile.ArgReduceOp) -> None:
     first = made.reduced(chosen, "minimum", axis)
     result = made.cast(first, array_type(op.results[0]).dtype)
     op.results[0].replace_all_uses_with(result)
-    op.detach()
-    op.erase()
+    erase(op)
 
 
 @dataclass
@@ -118,7 +118,6 @@ class _Made:
 
     def _add(self, op: Operation) -> SSAValue:
         op.location = self.before.location
-        block = self.before.parent_block()
-        assert block is not None
+        block = block_of(self.before)
         block.insert_op_before(op, self.before)
         return op.results[0]

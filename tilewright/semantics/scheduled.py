@@ -379,7 +379,7 @@ def run_call(
     pending = iter(inputs)
     arrays: list[Tensor] = []
     results: list[Tensor] = []
-    for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True):
+    for ref, effect in zip(kernel.refs, kernel.effects, strict=True):
         type = tile.ref_type(ref)
         given = poison(type.shape, type.dtype) if effect == tile.OUT else next(pending)
         array = given.copy() if effect == tile.INOUT else given

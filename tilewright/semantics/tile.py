@@ -109,7 +109,7 @@ class Interpreter:
     def run_kernel(self, kernel: tile.KernelOp, arrays: Sequence[Tensor]) -> None:
         """Run all grid points in row-major order. `arrays` are the refs in order."""
         refs = dict(zip(kernel.refs, arrays, strict=True))
-        for point in itertools.product(*(range(n) for n in kernel.grid_shape)):
+        for point in itertools.product(*(range(n) for n in kernel.grid)):
             self.run_point(kernel, point, dict(refs))
 
     def run_point(self, kernel: tile.KernelOp, point: Sequence[int], values: Values) -> None:
@@ -195,7 +195,7 @@ def run_call(kernel: tile.KernelOp, inputs: Sequence[Tensor]) -> list[Tensor]:
     pending = iter(inputs)
     arrays: list[Tensor] = []
     results: list[Tensor] = []
-    for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True):
+    for ref, effect in zip(kernel.refs, kernel.effects, strict=True):
         type = tile.ref_type(ref)
         given = poison(type.shape, type.dtype) if effect == tile.OUT else next(pending)
         array = given.copy() if effect == tile.INOUT else given

@@ -192,7 +192,7 @@ def test_the_text_parses_to_the_same_text() -> None:
     assert str(module.body.block.first_op) == text
     pins = [op.pinned for op in module.walk() if isinstance(op, RelayoutOp)]
     assert pins[:2] == [PLAIN, Layout.parse(TEXT)]
-    assert [op.is_strict for op in module.walk() if isinstance(op, RelayoutOp)] == [False, True, *[False] * 3]
+    assert [op.strict for op in module.walk() if isinstance(op, RelayoutOp)] == [False, True, *[False] * 3]
 
 
 @pytest.mark.parametrize(
@@ -208,4 +208,4 @@ def test_a_broken_pin_does_not_verify(old: str, new: str, message: str) -> None:
     lines = pinned.lower(numbers(64, 16)).ir().splitlines()
     lines = [line.replace(old, new) if "strict = true" in line else line for line in lines]
     with pytest.raises(VerifyException, match=message):
-        next(op for op in parse("\n".join(lines)).walk() if isinstance(op, RelayoutOp) and op.is_strict).verify()
+        next(op for op in parse("\n".join(lines)).walk() if isinstance(op, RelayoutOp) and op.strict).verify()

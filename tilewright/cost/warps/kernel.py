@@ -52,7 +52,7 @@ def kernel_cost(kernel: tile.KernelOp, machine: Machine) -> Cost:
             flops += of_a_block.flops * blocks
     moved = [
         array_type(tile.ref_type(ref).array).nbytes * (2 if effect == tile.INOUT else 1)
-        for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True)
+        for ref, effect in zip(kernel.refs, kernel.effects, strict=True)
     ]
     bandwidth = machine.memory("dram").bytes_per_second * machine.cores
     return Cost.of(compute_s, sum(moved) / bandwidth, machine.fork_join_s, float(sum(moved)), flops)

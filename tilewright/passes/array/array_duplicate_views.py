@@ -26,7 +26,8 @@ from typing import ClassVar
 
 from xdsl.ir import Block, Operation
 
-from tilewright.passes.array.fusion import in_block, inline_closure, is_inline, make_group
+from tilewright.dialects.rewriting import in_block
+from tilewright.passes.array.fusion import inline_closure, is_inline, make_group
 from tilewright.passes.base import Unit, blocks_of
 
 # Views that lie one behind the other, through which a kernel reads.

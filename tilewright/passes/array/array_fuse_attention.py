@@ -52,14 +52,13 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
-from tilewright.dialects.rewriting import erase
+from tilewright.dialects.rewriting import erase, in_block
 from tilewright.dialects.walks import producers_first
 from tilewright.passes.array.attention_masks import depends_on_positions
 from tilewright.passes.array.fusion import (
     ELEMENTWISE,
     BlockOrder,
     absorb_transpose,
-    in_block,
     inline_closure,
     is_inline,
     make_group,

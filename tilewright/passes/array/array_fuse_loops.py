@@ -36,11 +36,11 @@ from xdsl.ir import Block, Operation, SSAValue
 from tilewright import ops
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
+from tilewright.dialects.rewriting import in_block
 from tilewright.passes.array.fusion import (
     ELEMENTWISE,
     BlockOrder,
     describe,
-    in_block,
     inline_closure,
     is_inline,
     is_unit_reshape,

@@ -11,6 +11,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
+from tilewright.dialects.rewriting import in_block
 from tilewright.dialects.walks import producers_first
 
 INDEX_MAPS = (array.BroadcastOp, array.TransposeOp, array.SliceOp, array.ReverseOp, array.UnfoldOp)
@@ -48,16 +49,6 @@ def inline_closure(values: Iterable[SSAValue], block: Block) -> list[Operation]:
 def users(value: SSAValue) -> list[Operation]:
     """Distinct operations that use a value."""
     return list(dict.fromkeys(use.operation for use in value.uses))
-
-
-def in_block(op: Operation, block: Block) -> Operation:
-    """The ancestor of `op` that is directly in `block`."""
-    while op.parent_block() is not block:
-        parent = op.parent_op()
-        if parent is None:
-            return op
-        op = parent
-    return op
 
 
 class BlockOrder:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import array
-from tilewright.passes.array.fusion import in_block
+from tilewright.dialects.rewriting import in_block
 
 
 def storage(value: SSAValue) -> SSAValue:

@@ -59,7 +59,7 @@ class ArrayLives:
     def _note(self, call: array.CallOp) -> None:
         kernel = self._kernels[call.callee]
         operands, results = iter(call.operands), iter(call.results)
-        for number, effect in enumerate(kernel.effect_names):
+        for number, effect in enumerate(kernel.effects):
             values = [next(operands)] if effect != tile.OUT else []
             values += [next(results)] if effect != tile.IN else []
             for value in values:

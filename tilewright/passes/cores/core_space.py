@@ -86,7 +86,7 @@ class CoreSpace:
             if isinstance(parent, tile.ForOp):
                 count *= parent.trips
             elif isinstance(parent, tile.KernelOp):
-                count *= -(-prod(parent.grid_shape) // (self.grid.rows * self.grid.columns))
+                count *= -(-prod(parent.grid) // (self.grid.rows * self.grid.columns))
             parent = parent.parent_op()
         return count
 

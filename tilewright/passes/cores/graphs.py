@@ -148,9 +148,7 @@ class Graph:
         type = array_type(op.result)
         iota = tile.IotaOp(symbols=list(op.symbols), map=op.map, result=_index_tile(type.shape))
         iota.location = op.location
-        block = op.parent_block()
-        if block is not None:
-            block.insert_op_before(iota, op)
+        insert_before(op, iota)
         place = self.read(iota.result, at)
         inside = apply("less", [place, Number(float(op.limit), dtypes.i32)], dtypes.i32)
         value = Number(number_of_carrier(float(op.value), type.dtype), carrier_of(type.dtype))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilewright.dialects import cores, tile
+from tilewright.dialects.rewriting import erase
 from tilewright.passes.cores.conditions import choices_of
 from tilewright.passes.cores.queued_tiles import QueuedTiles
 from tilewright.passes.cores.threads import drop_empty
@@ -37,13 +38,11 @@ def drop_empty_zones(program: cores.ProgramOp) -> None:
             after = op.next_op
             if isinstance(op, tile.ZoneOp) and op.begins and isinstance(after, tile.ZoneOp) and not after.begins:
                 for edge in (op, after):
-                    edge.detach()
-                    edge.erase()
+                    erase(edge)
                 found = True
                 break
         for thread in program.threads:
             drop_empty(thread.body.block)
     for thread in program.threads:
         if thread.body.block.first_op is thread.body.block.last_op:
-            thread.detach()
-            thread.erase()
+            erase(thread)

@@ -95,7 +95,7 @@ def shared_of(kernel: tile.KernelOp, grid: CoreGrid) -> Shared | None:
     if functions is None:
         return None
     results = sum(_pages(result) for result in loop.results)
-    split = shared_loop(prod(kernel.grid_shape), loop.trips, _loaded_pages(loop), results, grid)
+    split = shared_loop(prod(kernel.grid), loop.trips, _loaded_pages(loop), results, grid)
     return None if split is None else Shared(loop, functions, split)
 
 

@@ -70,7 +70,7 @@ def deal_points(kernel: tile.KernelOp, grid: CoreGrid, split: Split | None = Non
     """Assign grid points to cores. Points of a matmul are dealt by rows and columns of cores, so that cores of a row
     or column read the same operand; other points are dealt in sequence. Cores that share a point each have one part
     of it."""
-    shape = kernel.grid_shape
+    shape = kernel.grid
     if split is not None:
         cores = split.points[0] * split.parts[0], split.points[1] * split.parts[1]
         return Dealt(shape, cores, [], line=1, parts=split.parts)
@@ -93,14 +93,14 @@ def _stores_nothing_beyond(kernel: tile.KernelOp, dim: int) -> bool:
 
 def _is_beyond(op: tile.StoreOp, kernel: tile.KernelOp, dim: int) -> bool:
     """Whether an index as large as the grid is along a dim leads a store beyond its array."""
-    if not kernel.grid_shape:
+    if not kernel.grid:
         return True
     for expression, size in zip(op.map.results, tile.ref_type(op.destination).shape, strict=True):
         total = linear(expression)
         if total is None or any(factor < 0 for _, factor in (*total.dims, *total.symbols)) or total.constant < 0:
             continue
         own = sum(factor for place, factor in total.symbols if op.symbols[place] is kernel.indices[dim])
-        if own * kernel.grid_shape[dim] + total.constant >= size and _is_counted(op, total):
+        if own * kernel.grid[dim] + total.constant >= size and _is_counted(op, total):
             return True
     return False
 
@@ -137,7 +137,7 @@ def _rows_and_columns(used: int, grid: CoreGrid) -> tuple[int, int]:
 def _by_rows_and_columns(kernel: tile.KernelOp, grid: CoreGrid) -> Dealt | None:
     """The last two dims of more than one point along rows and columns of cores; None where that leaves half of the
     cores without any that a line would use, or what is beyond the last points would be stored."""
-    shape = kernel.grid_shape
+    shape = kernel.grid
     wide = [d for d, size in enumerate(shape) if size > 1]
     if len(wide) < 2:
         return None

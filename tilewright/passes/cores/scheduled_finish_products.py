@@ -177,7 +177,7 @@ from tilewright.cost.cores.tiles import ProductTrips, product_trips
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import plain_attributes, rewrite_maps
 from tilewright.dialects.fields import decode, encode
-from tilewright.errors import CompilerBug
+from tilewright.dialects.rewriting import block_of, erase, insert_after
 from tilewright.machines.core_grid import DRAM_WRITE, CoreGrid
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.cores.memory import bytes_of
@@ -277,9 +277,7 @@ def _emit(finish: Finish, trips: ProductTrips, grid: CoreGrid) -> None:
     """The last trips, block by block, in place of the section; those before them in the loop."""
     first = finish.sums[0]
     start = first.section[0]
-    block = start.parent_block()
-    if block is None:
-        raise CompilerBug("a section in no block")
+    block = block_of(start)
     before, after = _last_trips(finish, trips)
     writers = _writers(finish, trips, grid)
     for queue in writers:
@@ -303,8 +301,7 @@ def _emit(finish: Finish, trips: ProductTrips, grid: CoreGrid) -> None:
 
 def _erase(op: Operation | Block) -> None:
     if isinstance(op, Operation):
-        op.detach()
-        op.erase()
+        erase(op)
 
 
 def _take_out(finish: Finish, trips: ProductTrips) -> None:
@@ -360,9 +357,7 @@ def _shorten(first: Sum, left: int, trips: ProductTrips) -> None:
         for op in inline:
             for inner in [each for each in op.walk() if isinstance(each, cores.AccumulateOp)]:
                 _erase(inner)
-    block = loop.parent_block()
-    if block is not None:
-        block.insert_ops_after([*inline, *after], loop)
+    insert_after(loop, *inline, *after)
     if singles < 2:
         _erase(loop)
     else:

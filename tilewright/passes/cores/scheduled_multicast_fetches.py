@@ -108,6 +108,7 @@ from xdsl.ir.affine.affine_expr import AffineSymExpr
 
 from tilewright.cost.cores.tiles import fetching_cores
 from tilewright.dialects import cores, tile
+from tilewright.dialects.rewriting import erase
 from tilewright.passes.base import Remark, Unit, where
 from tilewright.passes.cores.threads import plus, with_dims
 from tilewright.semantics.tile import evaluate_map
@@ -260,8 +261,7 @@ def _in_parts(shared: _Shared, groups: Sequence[_Group]) -> list[_Shared]:
         part = replace(shared, group=group, fetch=fetch, after=tuple(after))
         found.append(replace(part, first=first * pages, pages=own * pages))
     for op in (shared.fetch, *shared.after):
-        op.detach()
-        op.erase()
+        erase(op)
     return found
 
 

@@ -96,9 +96,9 @@ from typing import ClassVar
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import cores
+from tilewright.dialects.rewriting import erase, in_block
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.machines.core_grid import CoreGrid
-from tilewright.passes.array.fusion import in_block
 from tilewright.passes.base import Unit
 from tilewright.passes.layouts.layout_rules import location_of
 
@@ -160,8 +160,7 @@ def _share(program: cores.ProgramOp) -> None:
         passes += [_given_back(other, life) for other in home]
         home.append(life)
         life.queue.result.replace_all_uses_with(home[0].queue.result)
-        life.queue.detach()
-        life.queue.erase()
+        erase(life.queue)
 
 
 @dataclass(frozen=True)

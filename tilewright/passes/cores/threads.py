@@ -18,7 +18,7 @@ from xdsl.ir.affine.affine_expr import AffineBinaryOpExpr, AffineBinaryOpKind, A
 
 from tilewright.dialects import cores, tile
 from tilewright.dialects.fields import encode
-from tilewright.errors import CompilerBug
+from tilewright.dialects.rewriting import block_of, erase
 
 CORE_ROW, CORE_COLUMN = 0, 1
 ZERO = AffineExpr.constant(0)
@@ -162,9 +162,7 @@ class Threads:
             last = cores.EndOp if isinstance(op, cores.IfOp) else tile.YieldOp
             for region in op.regions:
                 region.block.add_op(last())
-            parent = op.parent_block()
-            if parent is None:
-                raise CompilerBug("a loop in no block")
+            parent = block_of(op)
             self.at[role] = parent
 
     def inside(self, role: str, scope: Scope) -> Elsewhere:
@@ -207,9 +205,7 @@ class Elsewhere:
         threads = self._threads
         threads.at[self._role] = self._before
         following = threads.scopes[threads.scopes.index(self._scope) + 1].loops[self._role]
-        parent = following.parent_block()
-        if parent is None:
-            raise CompilerBug("a loop in no block")
+        parent = block_of(following)
         for op in list(self._block.ops):
             op.detach()
             parent.insert_op_before(op, following)
@@ -222,8 +218,7 @@ def drop_empty(block: Block) -> None:
             for region in op.regions:
                 drop_empty(region.block)
             if all(region.block.first_op is region.block.last_op for region in op.regions) and not op.results:
-                op.detach()
-                op.erase()
+                erase(op)
 
 
 def symbols_in(expression: AffineExpr) -> set[int]:

@@ -98,6 +98,7 @@ from tilewright import dtypes
 from tilewright.cost.cores.tiles import digits_of
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type, tensor
+from tilewright.dialects.rewriting import block_of, erase
 from tilewright.dtypes import DType
 from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
@@ -126,8 +127,7 @@ def _expand(op: tile.DotOp) -> None:
         shifted = made.mapped("shift_left", total, made.filled(bits, total))
         total = made.mapped("add", shifted, sums.pop())
     op.result.replace_all_uses_with(made.mapped("add", op.accumulator, total))
-    op.detach()
-    op.erase()
+    erase(op)
 
 
 @dataclass
@@ -176,7 +176,6 @@ class _Made:
 
     def _add(self, op: Operation) -> SSAValue:
         op.location = self.before.location
-        block = self.before.parent_block()
-        assert block is not None
+        block = block_of(self.before)
         block.insert_op_before(op, self.before)
         return op.results[0]

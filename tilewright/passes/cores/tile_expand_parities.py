@@ -40,8 +40,8 @@ from xdsl.ir import Operation, SSAValue
 from tilewright import dtypes
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type, rebuilt, tensor
+from tilewright.dialects.rewriting import block_of, erase
 from tilewright.dtypes import DType
-from tilewright.errors import CompilerBug
 from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
 
@@ -58,9 +58,7 @@ class TileExpandParitiesPass:
 
 
 def _expand(op: tile.ReduceOp | tile.ScanOp) -> None:
-    block = op.parent_block()
-    if block is None:
-        raise CompilerBug(f"{op.name} in no block")
+    block = block_of(op)
     shape = array_type(op.results[0]).shape
 
     def added(made: Operation) -> SSAValue:
@@ -79,5 +77,4 @@ def _expand(op: tile.ReduceOp | tile.ScanOp) -> None:
     one = added(tile.FullOp(value=1, result=type))
     last = added(tile.MapOp(arguments=[count, one], fn="bitwise_and", outputs=[type]))
     op.results[0].replace_all_uses_with(cast(last, dtypes.bool_))
-    op.detach()
-    op.erase()
+    erase(op)

@@ -43,6 +43,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from tilewright import dtypes
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type, tensor
+from tilewright.dialects.rewriting import erase, insert_like
 from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
 
@@ -74,12 +75,8 @@ def _expand(op: tile.TopKOp) -> None:
         tile.SliceOp(arguments=[whole], starts=starts, limits=limits, strides=strides, outputs=[result.type])
         for whole, result in zip(in_order.results, op.results, strict=True)
     ]
-    block = op.parent_block()
     for made in (place, in_order, *slices):
-        made.location = op.location
-        if block is not None:
-            block.insert_op_before(made, op)
+        insert_like(op, made)
     for result, made in zip(op.results, slices, strict=True):
         result.replace_all_uses_with(made.results[0])
-    op.detach()
-    op.erase()
+    erase(op)

@@ -79,7 +79,7 @@ def index_range(symbol: SSAValue) -> int | None:
     if isinstance(parent, tile.ForOp):
         return parent.trips
     if isinstance(parent, tile.KernelOp):
-        return parent.grid_shape[list(parent.indices).index(symbol)]
+        return parent.grid[list(parent.indices).index(symbol)]
     return None
 
 

@@ -64,7 +64,7 @@ from xdsl.ir.affine import AffineExpr
 from tilewright import dtypes, ops
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import array_type
-from tilewright.dialects.rewriting import block_of
+from tilewright.dialects.rewriting import block_of, erase, insert_before
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.base import Remark, Unit
@@ -116,11 +116,8 @@ class TileLowerToCoresPass:
     def apply(self, unit: Unit) -> None:
         for kernel in unit.timed_kernels(self.name):
             lowered = _Lowering(unit, kernel, unit.machine.core_grid, self).lower()
-            block = kernel.parent_block()
-            if block is not None:
-                block.insert_op_before(lowered, kernel)
-            kernel.detach()
-            kernel.erase()
+            insert_before(kernel, lowered)
+            erase(kernel)
 
 
 class _Lowering:
@@ -145,8 +142,8 @@ class _Lowering:
         check_types(kernel)
         if any(tile.ref_type(ref).dtype == dtypes.i64 for ref in kernel.refs):
             self._remark("arrays of i64 are computed in 32 bits", "numbers from the host are checked to fit")
-        result = tile.kernel(kernel.sym_name, (), [tile.ref_type(r) for r in kernel.refs], kernel.effect_names)
-        if 0 in kernel.grid_shape:
+        result = tile.kernel(kernel.sym_name, (), [tile.ref_type(r) for r in kernel.refs], kernel.effects)
+        if 0 in kernel.grid:
             result.body.block.add_op(tile.YieldOp())
             return result
         wide = is_wide(kernel)
@@ -454,7 +451,7 @@ class _Lowering:
             held = Held(total, partial.form, partial.type, scope)
             self.tiles.add(result, self.tiles.waited(held, cores.COMPUTE))
         decision = f"{shared.count} cores share the loop of each point, of {shared.loop.trips} trips"
-        self._remark(decision, f"there are {prod(self.kernel.grid_shape)} points")
+        self._remark(decision, f"there are {prod(self.kernel.grid)} points")
 
     def _begun(self, op: tile.ForOp, position: int, is_sum: bool) -> SSAValue:
         """The queue of a tile that a loop carries, before its first trip."""

@@ -38,6 +38,7 @@ from typing import ClassVar
 from xdsl.ir import Block, SSAValue
 
 from tilewright.dialects import tile
+from tilewright.dialects.rewriting import block_of, erase
 from tilewright.passes.base import Unit
 
 
@@ -47,11 +48,10 @@ class TileShareLoadsPass:
 
     def apply(self, unit: Unit) -> None:
         for kernel in unit.timed_kernels(self.name):
-            pairs = zip(kernel.refs, kernel.effect_names, strict=True)
+            pairs = zip(kernel.refs, kernel.effects, strict=True)
             read_only: set[SSAValue] = {ref for ref, effect in pairs if effect == tile.IN}
-            for block in {op.parent_block(): None for op in kernel.walk() if isinstance(op, tile.LoadOp)}:
-                if block is not None:
-                    _share(block, read_only)
+            for block in {block_of(op): None for op in kernel.walk() if isinstance(op, tile.LoadOp)}:
+                _share(block, read_only)
 
 
 def _share(block: Block, read_only: set[SSAValue]) -> None:
@@ -62,8 +62,7 @@ def _share(block: Block, read_only: set[SSAValue]) -> None:
         first = known.setdefault((op.source, tuple(op.symbols), op.map, op.fill, op.result.type), op)
         if first is not op:
             op.result.replace_all_uses_with(first.result)
-            op.detach()
-            op.erase()
+            erase(op)
 
 
 def _is_multiplied(op: tile.LoadOp) -> bool:

@@ -188,7 +188,7 @@ def _copy_of(kernel: tile.KernelOp) -> tuple[tile.LoadOp, tile.StoreOp, list[int
     """The load and the store of a kernel that does no more than to move an array, with the dim of the stored tile that
     each dim of the loaded one is."""
     ops = list(kernel.body.block.ops)
-    if kernel.effect_names != (tile.IN, tile.OUT) or len(ops) not in (3, 4):
+    if kernel.effects != (tile.IN, tile.OUT) or len(ops) not in (3, 4):
         return None
     load, *between, store, _ = ops
     if not isinstance(load, tile.LoadOp) or not isinstance(store, tile.StoreOp) or load.fill is not None:
@@ -214,11 +214,11 @@ def _value_of(use: Use) -> SSAValue:
     """The operand, or the result, of a call that is a ref of its kernel."""
     call, kernel, number = use
     operands, results = iter(call.operands), iter(call.results)
-    for effect in kernel.effect_names[:number]:
+    for effect in kernel.effects[:number]:
         for values, none in ((operands, tile.OUT), (results, tile.IN)):
             if effect != none:
                 next(values)
-    return next(results) if kernel.effect_names[number] == tile.OUT else next(operands)
+    return next(results) if kernel.effects[number] == tile.OUT else next(operands)
 
 
 def _accesses(kernel: tile.KernelOp, number: int) -> Iterator[Accesses]:
@@ -231,7 +231,7 @@ def _use_view(unit: Unit, use: Use, view: LinearView, stored: SSAValue, made: di
     """A call takes the storage of a view, by a version of its kernel whose accesses are composed with the view."""
     call, kernel, number = use
     value = _value_of(use)
-    if kernel.effect_names[number] != tile.OUT:
+    if kernel.effects[number] != tile.OUT:
         place = next(n for n, operand in enumerate(call.operands) if operand is value)
         call.operands[place] = stored
     key = call.callee, number, view

@@ -42,9 +42,9 @@ from xdsl.rewriter import Rewriter
 
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type
+from tilewright.dialects.rewriting import in_block
 from tilewright.errors import CompilerBug, LayoutError, UnsupportedOnTargetError
 from tilewright.layout.catalogue.placements import ROW_MAJOR, parse_storage
-from tilewright.passes.array.fusion import in_block
 from tilewright.passes.array.lifetimes import storage
 from tilewright.passes.base import Remark, Unit, blocks_of
 from tilewright.passes.cores.relayouts import Stored, insert_relayout, insert_tilize
@@ -185,7 +185,7 @@ def _store_for(
     kernel = unit.kernel(name)
     operands, results = iter(call.operands), iter(call.results)
     wanted: list[Stored] = []
-    for effect in kernel.effect_names:
+    for effect in kernel.effects:
         value = next(operands) if effect != tile.OUT else None
         result = next(results) if effect != tile.IN else None
         wanted.append(kinds.get(value if value is not None else result, _AS_IT_IS))  # type: ignore[arg-type]  one is there

@@ -61,7 +61,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from tilewright import dtypes
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type, tensor
-from tilewright.errors import CompilerBug
+from tilewright.dialects.rewriting import block_of
 from tilewright.passes.base import Unit
 from tilewright.passes.cores.conditions import choices_of, is_of_places
 from tilewright.primitives import ArrayType
@@ -89,9 +89,7 @@ class TileStoreChoicesPass:
 def _access_where_taken(op: tile.StoreOp | tile.LoadOp, choices: list[tuple[SSAValue, bool]]) -> None:
     """Add an offset to the first index of an access: 0 where all its branches are taken, else one past every array."""
     map = op.map
-    block = op.parent_block()
-    if block is None:
-        raise CompilerBug("an access in no block")
+    block = block_of(op)
     if not map.results:
         if isinstance(op, tile.StoreOp):
             for condition, is_then in choices:
@@ -121,9 +119,7 @@ def _access_where_taken(op: tile.StoreOp | tile.LoadOp, choices: list[tuple[SSAV
 
 def _store_what_is_there(op: tile.StoreOp, condition: SSAValue, is_then: bool) -> None:
     """Choose between the new element and the old one of an array without axes, which has no index to put outside."""
-    block = op.parent_block()
-    if block is None:
-        raise CompilerBug("a store in no block")
+    block = block_of(op)
     type = array_type(op.value)
     whole = tensor(ArrayType(type.shape, dtypes.bool_))
     old = tile.LoadOp(source=op.destination, symbols=op.symbols, map=op.map, result=op.value.type)

@@ -346,7 +346,7 @@ def _values(term: Axis | SSAValue | Tile) -> int | None:
     owner = term.owner.parent_op() if isinstance(term, BlockArgument) else None
     if not isinstance(term, BlockArgument) or not isinstance(owner, tile.KernelOp):
         return None
-    return owner.grid_shape[term.index - len(owner.effect_names)]
+    return owner.grid[term.index - len(owner.effects)]
 
 
 def _pull_reduce(b: TileBuilder, op: array.ReduceOp, at: Coordinates) -> Tile:

@@ -190,10 +190,10 @@ def _find_pins(work: _Kernel) -> None:
             continue
         origin = _pin_origin(op.pinned, location_of(op))
         work.pins.append(_Pin(op.result, op.pinned, origin))
-        if op.is_strict and op.source not in work.free:
+        if op.strict and op.source not in work.free:
             work.pins.append(_Pin(op.source, op.pinned, origin))
             work.closed_in[op.source] = location_of(op)
-        if op.is_strict:
+        if op.strict:
             work.closed_out[op.result] = location_of(op)
 
 

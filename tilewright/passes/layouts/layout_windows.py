@@ -138,7 +138,7 @@ def _trips_of(argument: BlockArgument) -> int | None:
     if isinstance(owner, tile.ForOp) and argument.index == 0:
         return owner.trips
     if isinstance(owner, tile.KernelOp) and argument in owner.indices:
-        return owner.grid_shape[list(owner.indices).index(argument)]
+        return owner.grid[list(owner.indices).index(argument)]
     return None
 
 

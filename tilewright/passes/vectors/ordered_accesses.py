@@ -161,5 +161,5 @@ def _count(symbol: SSAValue) -> int | None:
     if isinstance(parent, tile.ForOp):
         return parent.trips
     if isinstance(parent, tile.KernelOp):
-        return parent.grid_shape[list(parent.indices).index(symbol)]
+        return parent.grid[list(parent.indices).index(symbol)]
     return None

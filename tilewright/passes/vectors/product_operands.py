@@ -220,7 +220,7 @@ def _trips(index: SSAValue) -> int:
     if isinstance(owner, tile.ForOp):
         return owner.trips
     if isinstance(owner, tile.KernelOp):
-        return owner.grid_shape[index.index - len(owner.effect_names)]
+        return owner.grid[index.index - len(owner.effects)]
     raise CompilerBug("an index scalar that no grid or loop defines")
 
 

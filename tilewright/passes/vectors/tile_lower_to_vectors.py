@@ -112,8 +112,8 @@ class TileLowerToVectorsPass:
 def lower_kernel(kernel: tile.KernelOp, machine: Machine, inferred: Inference) -> tile.KernelOp:
     """The scheduled form of one kernel: its grid becomes a parallel region."""
     types = [tile.ref_type(r) for r in kernel.refs]
-    result = tile.kernel(kernel.sym_name, (), types, kernel.effect_names)
-    body = Block(arg_types=[IndexType() for _ in kernel.grid_shape])
+    result = tile.kernel(kernel.sym_name, (), types, kernel.effects)
+    body = Block(arg_types=[IndexType() for _ in kernel.grid])
     layouts = {value: layout for value in inferred.variables if (layout := inferred.layout(value)) is not None}
     atoms = {product: inferred.atom(product) for product in inferred.products}
     _drop_pins(kernel, layouts)
@@ -124,7 +124,7 @@ def lower_kernel(kernel: tile.KernelOp, machine: Machine, inferred: Inference) -
     places.outer.update(zip(kernel.indices, body.args, strict=True))
     _Lowering(places, atoms).lower_block(kernel.body.block, body)
     body.add_op(scheduled.EndOp())
-    parallel = scheduled.ParallelOp(extents=kernel.grid_shape, grain=1, in_order=kernel.in_order, body=Region(body))
+    parallel = scheduled.ParallelOp(extents=kernel.grid, grain=1, in_order=kernel.in_order, body=Region(body))
     result.body.block.add_op(parallel)
     result.body.block.add_op(tile.YieldOp())
     return result

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from tilewright.dialects import scheduled, tile
+from tilewright.dialects.rewriting import block_of, in_block
 from tilewright.passes.affine_access import linear_form
 from tilewright.passes.warps.copied_windows import Refused
 from tilewright.passes.warps.copying_role import copied_operand
@@ -73,14 +74,14 @@ def wait_of(product: scheduled.MmaOp) -> scheduled.MmaWaitOp:
         Refused: there is none, or nothing uses what it gives.
     """
     users = users_of(product.result)
-    if len(users) != 1 or not isinstance(wait := users[0], scheduled.MmaWaitOp) or not _are_beside(product, wait):
+    if len(users) != 1 or not isinstance(wait := users[0], scheduled.MmaWaitOp) or not _arein_block(product, wait):
         raise Refused("a matmul is not waited for in the block that issues it")
     if not users_of(wait.result):
         raise Refused("the result of a matmul is unused")
     return wait
 
 
-def _are_beside(op: Operation, other: Operation) -> bool:
+def _arein_block(op: Operation, other: Operation) -> bool:
     return op.parent_block() is other.parent_block()
 
 
@@ -91,18 +92,8 @@ def users_of(value: SSAValue) -> list[Operation]:
 
 def first_use(wait: scheduled.MmaWaitOp) -> Operation:
     """The first operation next to a wait that uses what it gives, or has one inside that does."""
-    block = wait.parent_block()
-    assert block is not None
-    return min((_beside(user, block) for user in users_of(wait.result)), key=block.get_operation_index)
-
-
-def _beside(op: Operation, block: Block) -> Operation:
-    """The operation of a block that one is in."""
-    while op.parent_block() is not block:
-        around = op.parent_op()
-        assert around is not None
-        op = around
-    return op
+    block = block_of(wait)
+    return min((in_block(user, block) for user in users_of(wait.result)), key=block.get_operation_index)
 
 
 def check_turns(feeds: Sequence[Feed], loop: tile.ForOp, stages: int) -> None:
@@ -112,8 +103,7 @@ def check_turns(feeds: Sequence[Feed], loop: tile.ForOp, stages: int) -> None:
     Raises:
         Refused: two wait for each other.
     """
-    block = loop.parent_block()
-    assert block is not None
+    block = block_of(loop)
     at = block.get_operation_index
     for feed in (feed for feed in feeds if not feed.is_resident):
         products = [fill.operand.product for fill in feed.fills if fill.operand.product.parent_block() is block]

@@ -16,6 +16,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright import dtypes
 from tilewright.dialects import scheduled, tile
+from tilewright.dialects.rewriting import block_of
 from tilewright.dialects.scheduled import asynchronous, tile_order
 from tilewright.passes.warps.copied_windows import Landing, Refused, is_point, matrix_landing, window_behind
 from tilewright.passes.warps.operand_rings import Operand, stage_of, with_symbols
@@ -35,8 +36,7 @@ def copied_operand(product: scheduled.MmaOp, side: SSAValue, counter: SSAValue, 
         Refused: it does not.
     """
     is_left = side is product.left
-    block = product.parent_block()
-    assert block is not None
+    block = block_of(product)
     window = window_behind(side, block, is_left, around)
     others = [symbol for symbol in window.load.symbols if symbol is not counter]
     if not all(is_of_the_block(symbol) or _is_of(symbol, counter) for symbol in others):

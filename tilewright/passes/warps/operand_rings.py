@@ -12,6 +12,7 @@ from xdsl.traits import Pure
 
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type
+from tilewright.dialects.rewriting import block_of, erase
 from tilewright.dialects.scheduled import asynchronous
 from tilewright.passes.warps.copied_windows import Landing, Window, is_point
 
@@ -67,8 +68,7 @@ def left_bytes(loop: tile.ForOp, operands: Sequence[Operand]) -> int:
 def stages_beside(loop: tile.ForOp, wanted: int, room: int, bytes_of: Callable[[int], int]) -> int:
     """The stages, of `bytes_of` them, next to which a room has place for the buffers after a loop, too: a block with
     several tiles uses these while stages of the next one are filled. As many as wanted, if that left too few."""
-    around = loop.parent_block()
-    assert around is not None
+    around = block_of(loop)
     behind = list(around.ops)[around.get_operation_index(loop) :]
     room -= sum(op.count * op.stage_bytes for op in behind if isinstance(op, scheduled.AllocOp))
     fitting = (stages for stages in range(wanted, min(wanted, _FEWEST_BESIDE) - 1, -1) if bytes_of(stages) <= room)
@@ -97,12 +97,10 @@ def take_from(operand: Operand, stage: scheduled.StageOp | scheduled.AllocOp) ->
         op.properties[key] = StringAttr(str(operand.landing.fragment))
     points = [symbol.owner for symbol in operand.window.load.symbols if is_point(symbol)]
     for moved in operand.window.moves:
-        moved.detach()
-        moved.erase()
+        erase(moved)
     for point in dict.fromkeys(points):
         if isinstance(point, Operation) and not any(list(place.uses) for place in point.results):
-            point.detach()
-            point.erase()
+            erase(point)
 
 
 def drop_unused(value: SSAValue) -> None:
@@ -111,8 +109,7 @@ def drop_unused(value: SSAValue) -> None:
     if not isinstance(op, Operation) or not op.has_trait(Pure) or any(list(each.uses) for each in op.results):
         return
     operands = list(op.operands)
-    op.detach()
-    op.erase()
+    erase(op)
     for operand in operands:
         drop_unused(operand)
 
@@ -127,8 +124,7 @@ def remove_trips(stores: Sequence[tile.StoreOp]) -> None:
         if all(op in stores for op in between if isinstance(op, tile.StoreOp)):
             fences = (op for op in between if isinstance(op, asynchronous.FenceOp))
             for op in (before, *fences, after):
-                op.detach()
-                op.erase()
+                erase(op)
 
 
 def _around(op: Operation, back: bool) -> scheduled.BarrierOp | None:

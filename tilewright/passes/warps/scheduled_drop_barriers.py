@@ -74,6 +74,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type, layout_text
+from tilewright.dialects.rewriting import erase
 from tilewright.dialects.scheduled import asynchronous, tensor_memory
 from tilewright.passes.base import Unit
 from tilewright.passes.warps.tile_lower_to_warps import layout_of
@@ -136,8 +137,7 @@ def _drop(region: scheduled.ParallelOp) -> None:
         if scope:
             barrier.scope = scope
         else:
-            barrier.detach()
-            barrier.erase()
+            erase(barrier)
 
 
 def _is_for_others(op: scheduled.BarrierOp) -> bool:
@@ -192,8 +192,9 @@ def _followed(op: tile.ForOp) -> int:
 def _goes_by(stage: scheduled.StageOp, op: tile.ForOp) -> bool:
     """Whether it takes the trips of a loop to come to all stages: those of no loop in it do."""
     around = stage.parent_op()
-    while around is not op and not (isinstance(around, tile.ForOp) and around.body.block.args[0] in stage.symbols):
-        assert around is not None
+    while around is not None and around is not op:
+        if isinstance(around, tile.ForOp) and around.body.block.args[0] in stage.symbols:
+            return False
         around = around.parent_op()
     return around is op
 

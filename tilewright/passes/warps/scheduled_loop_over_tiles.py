@@ -162,6 +162,7 @@ from xdsl.ir import Block, Operation, Region
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import scheduled, tile
+from tilewright.dialects.rewriting import erase
 from tilewright.dialects.scheduled import asynchronous, tile_order
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
@@ -273,8 +274,7 @@ class _Loops:
         for role in self.parts.roles:
             self._loop_of_role(role, point)
         self._loop_of_warpgroups(point)
-        point.detach()
-        point.erase()
+        erase(point)
 
     def _loop_of_role(self, role: scheduled.RoleOp, point: tile_order.PointOp) -> None:
         body, block = Block(arg_types=[IndexType()]), role.body.block
@@ -335,8 +335,7 @@ class _Loops:
         if not stores:
             return
         for wait in [op for op in block.ops if isinstance(op, asynchronous.StoreWaitOp)]:
-            wait.detach()
-            wait.erase()
+            erase(wait)
         for store in stores:
             buffer = store.source.owner
             assert isinstance(buffer, scheduled.AllocOp)

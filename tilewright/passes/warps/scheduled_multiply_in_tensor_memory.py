@@ -131,6 +131,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from tilewright.cost.warps.products import tensor_columns
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type
+from tilewright.dialects.rewriting import block_of, erase
 from tilewright.dialects.scheduled import asynchronous, tensor_memory
 from tilewright.errors import CompilerBug
 from tilewright.layout.catalogue import tensor_memory_accumulator
@@ -203,8 +204,7 @@ def _stages(loop: tile.ForOp, operands: Sequence[Operand], wanted: int, machine:
 
 def _taken(loop: tile.ForOp, operands: Sequence[Operand]) -> int:
     """Bytes of shared memory of the buffers in a loop, and of those before it."""
-    block = loop.parent_block()
-    assert block is not None
+    block = block_of(loop)
     before = list(block.ops)[: block.get_operation_index(loop)]
     return sum(op.bytes for op in before if isinstance(op, scheduled.AllocOp)) + left_bytes(loop, operands)
 
@@ -289,12 +289,10 @@ class _Roles:
             scheduled.BarrierOp(scope=scheduled.BLOCK),
             tensor_memory.TensorFreeOp(tensor=total.result),
         ]
-        around = self.loop.parent_block()
-        assert around is not None
+        around = block_of(self.loop)
         around.insert_ops_before(made, self.loop)
         result.replace_all_uses_with(loaded.result)
-        self.loop.detach()
-        self.loop.erase()
+        erase(self.loop)
         drop_unused(start)
 
 

@@ -49,6 +49,7 @@ from xdsl.ir.affine import AffineMap
 
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type
+from tilewright.dialects.rewriting import block_of
 from tilewright.layout.queries import has_copies
 from tilewright.passes.affine_access import Form, Index, linear_form
 from tilewright.passes.base import Remark, Unit
@@ -90,8 +91,7 @@ class _Order:
         for number, op in enumerate(accesses):
             before = accesses[since:number]
             if any(self._may_meet(first, op, None) for first in before) or self._meets_later_trips(accesses, op):
-                block = op.parent_block()
-                assert block is not None
+                block = block_of(op)
                 block.insert_op_before(scheduled.BarrierOp(scope=scheduled.BLOCK, arrays=True), op)
                 count += 1
                 since = number if block is region.body.block else since

@@ -107,6 +107,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import scheduled, tile
+from tilewright.dialects.rewriting import block_of
 from tilewright.dialects.scheduled import asynchronous
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
@@ -224,8 +225,7 @@ class _Pipeline:
         first = block.first_op
         assert first is not None
         block.insert_ops_before([*head, *read], first)
-        around = self.loop.parent_block()
-        assert around is not None
+        around = block_of(self.loop)
         around.insert_ops_before(before, self.loop)
         around.insert_op_after(scheduled.WaitOp(pending=0), self.loop)
 

@@ -69,6 +69,7 @@ from typing import ClassVar
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import scheduled, tile
+from tilewright.dialects.rewriting import block_of, in_block
 from tilewright.dialects.scheduled import asynchronous, tensor_memory
 from tilewright.passes.base import Unit
 from tilewright.passes.fallbacks import DoesNotFit, Excess
@@ -153,12 +154,7 @@ def _count(block: Block, times: _Times, numbers: Iterator[int]) -> None:
 def _life(op: scheduled.AllocOp, times: _Times) -> _Life:
     first = last = times.number[op]
     for user in _users(op):
-        around = user
-        while around.parent_block() is not op.parent_block():
-            parent = around.parent_op()
-            assert parent is not None
-            around = parent
-        last = max(last, times.end[around])
+        last = max(last, times.end[in_block(user, block_of(op))])
     return _Life(op, first, last)
 
 

@@ -56,6 +56,7 @@ from xdsl.traits import Pure
 from tilewright import dtypes
 from tilewright.dialects import array, scheduled, tile
 from tilewright.dialects.base import rebuilt, tensor
+from tilewright.dialects.rewriting import block_of, erase, insert_like
 from tilewright.passes.base import Remark, Unit
 from tilewright.primitives import ArrayType
 from tilewright.runtime.zones import EDGE_WORDS, HEADER_WORDS
@@ -137,11 +138,8 @@ class _Part:
         self.block.insert_op_before(_record(records, scheduled.OPEN, section), first)
         self.block.insert_op_before(_record(records, scheduled.CLOSE, section), last)
         for zone in self.zones:
-            around, label = zone.parent_block(), zone.label
-            assert around is not None
-            made = _record(records, zone.edge, section, number=labels.index(label), label=label)
-            made.location = zone.location
-            around.insert_op_before(made, zone)
+            made = _record(records, zone.edge, section, number=labels.index(zone.label), label=zone.label)
+            insert_like(zone, made)
         _erase(self.zones)
 
 
@@ -183,8 +181,7 @@ def _record(
 
 def _erase(ops: Sequence[Operation]) -> None:
     for op in ops:
-        op.detach()
-        op.erase()
+        erase(op)
 
 
 def _add_records(unit: Unit, kernel: tile.KernelOp, shape: tuple[int, int, int]) -> SSAValue:
@@ -197,8 +194,7 @@ def _add_records(unit: Unit, kernel: tile.KernelOp, shape: tuple[int, int, int])
         types = [*(result.type for result in call.results), tensor(type)]
         made = rebuilt(call, result_types=types)
         made.location = call.location
-        block = call.parent_block()
-        assert block is not None
+        block = block_of(call)
         block.insert_op_before(made, call)
         for before, after in zip(call.results, made.results, strict=False):
             before.replace_all_uses_with(after)

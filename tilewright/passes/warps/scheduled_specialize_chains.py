@@ -213,6 +213,7 @@ from xdsl.ir.affine import AffineConstantExpr, AffineExpr, AffineMap
 from tilewright.cost.warps.products import WARPGROUP
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import rebuilt
+from tilewright.dialects.rewriting import block_of, erase, insert_before
 from tilewright.dialects.scheduled import asynchronous
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
@@ -292,8 +293,7 @@ def _stages(loop: tile.ForOp, feeds: Sequence[Feed], wanted: int, machine: Machi
 def _left_bytes(loop: tile.ForOp, feeds: Sequence[Feed]) -> int:
     """Bytes of resident buffers, up to the end of the loop."""
     gone = {alloc for feed in feeds for fill in feed.fills for alloc, _ in fill.operand.window.trips}
-    around = loop.parent_block()
-    assert around is not None
+    around = block_of(loop)
     before = list(around.ops)[: around.get_operation_index(loop) + 1]
     found = (each for op in before for each in op.walk() if isinstance(each, scheduled.AllocOp) and each not in gone)
     return sum(op.stage_bytes * op.count for op in found)
@@ -455,10 +455,10 @@ class _Writer:
                 target = each.tile_of(fill, fill.symbols)
                 before = product if not each.feed.is_resident else self._in_region(product)
                 if id(each) not in awaited or not each.feed.is_resident:
-                    _insert_before([each.await_full(fill)], before)
+                    insert_before(before, each.await_full(fill))
                 awaited.add(id(each))
                 if isinstance(target, scheduled.StageOp):
-                    _insert_before([target], product)
+                    insert_before(product, target)
                 self._take_from(fill.operand, target)
 
     def _in_region(self, product: scheduled.MmaOp) -> Operation:
@@ -469,14 +469,12 @@ class _Writer:
         take_from(operand, target)
         for op in operand.window.shared:
             if not any(list(result.uses) for result in op.results):
-                op.detach()
-                op.erase()
+                erase(op)
 
     def _wait_late(self, product: scheduled.MmaOp) -> None:
         """Wait for a matmul where its result is used first; others may be under way that were begun since. Then its
         stages are empty, if a later window comes there."""
-        wait, block = wait_of(product), product.parent_block()
-        assert block is not None
+        wait, block = wait_of(product), block_of(product)
         target = first_use(wait)
         wait.detach()
         block.insert_op_before(wait, target)
@@ -487,10 +485,4 @@ class _Writer:
             self.loop
         )
         read = [(each, fill) for each, fill in self._fills_of(product) if not each.feed.is_resident and not is_behind]
-        _insert_before([each.arrive_empty(fill) for each, fill in read], target)
-
-
-def _insert_before(ops: Sequence[Operation], target: Operation) -> None:
-    block = target.parent_block()
-    assert block is not None
-    block.insert_ops_before(ops, target)
+        insert_before(target, *(each.arrive_empty(fill) for each, fill in read))

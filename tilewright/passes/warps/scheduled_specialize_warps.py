@@ -122,6 +122,7 @@ from xdsl.ir.affine import AffineExpr
 
 from tilewright.cost.warps.products import WARPGROUP
 from tilewright.dialects import scheduled, tile
+from tilewright.dialects.rewriting import block_of, yielded
 from tilewright.dialects.scheduled import asynchronous
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
@@ -228,8 +229,7 @@ def _bytes(operands: Sequence[Operand], stages: int) -> int:
 
 def _room(loop: tile.ForOp, operands: Sequence[Operand], machine: Machine) -> int:
     """Bytes of shared memory that the buffers in a loop, and those before it, leave free."""
-    block = loop.parent_block()
-    assert block is not None
+    block = block_of(loop)
     before = list(block.ops)[: block.get_operation_index(loop)]
     taken = sum(op.bytes for op in before if isinstance(op, scheduled.AllocOp))
     return machine.memory_of(SHARED).bytes - taken - left_bytes(loop, operands)
@@ -285,10 +285,8 @@ class _Roles:
 
     def _wait_behind(self) -> scheduled.MmaWaitOp:
         """All matmuls have been done after the loop."""
-        last, around = self.loop.body.block.last_op, self.loop.parent_block()
-        assert last is not None
-        assert around is not None
-        result = self.loop.results[list(last.operands).index(self.wait.result)]
+        around, last = block_of(self.loop), yielded(self.loop.body.block)
+        result = self.loop.results[list(last).index(self.wait.result)]
         uses = list(result.uses)
         done = scheduled.MmaWaitOp(accumulator=result, pending=0, result=result.type)
         around.insert_op_after(done, self.loop)
@@ -307,8 +305,7 @@ def _sink(wait: scheduled.MmaWaitOp, spare_bytes: int) -> None:
         if edge is not None and not user.is_before_in_block(edge):
             break
         moved.append(user)
-    target, block = _first_use(moved[-1], spare_bytes), wait.parent_block()
-    assert block is not None
+    target, block = _first_use(moved[-1], spare_bytes), block_of(wait)
     if target is None:
         return
     for op in moved:

@@ -67,6 +67,7 @@ from xdsl.ir import BlockArgument
 from xdsl.ir.affine import AffineMap
 
 from tilewright.dialects import scheduled, tile
+from tilewright.dialects.rewriting import block_of, erase
 from tilewright.dialects.scheduled import asynchronous
 from tilewright.errors import LayoutError
 from tilewright.layout import Layout
@@ -164,8 +165,7 @@ def _buffer(trip: _Trip, machine: Machine) -> Layout:
 
 def _write(trip: _Trip, layout: Layout) -> None:
     """The buffer gets the layout, and the machine takes it from there."""
-    block = trip.read.parent_block()
-    assert block is not None
+    block = block_of(trip.read)
     held = tile.ref_type(trip.buffer.result)
     type = tile.ref(ArrayType(held.shape, held.dtype), scheduled.BLOCK, str(layout))
     buffer = scheduled.AllocOp(result=type)
@@ -181,5 +181,4 @@ def _write(trip: _Trip, layout: Layout) -> None:
     stored.location = trip.stored.location
     block.insert_ops_before([stored, asynchronous.StoreWaitOp()], trip.read)
     for op in (trip.stored, trip.read, trip.buffer):
-        op.detach()
-        op.erase()
+        erase(op)

@@ -143,6 +143,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from tilewright.cost.warps.products import tensor_columns
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type
+from tilewright.dialects.rewriting import erase, insert_before
 from tilewright.dialects.scheduled import asynchronous, tensor_memory
 from tilewright.errors import CompilerBug
 from tilewright.layout.catalogue import tensor_memory_accumulator
@@ -219,8 +220,7 @@ class _Writer:
             self._begin(product, parts[kind], mbarrier, adds=not kind[0], told=[] if is_alone else _told())
             self._wait(product, parts[kind], mbarrier)
             start = product.accumulator
-            product.detach()
-            product.erase()
+            erase(product)
             drop_unused(start)
         end = block.last_op
         assert end is not None
@@ -268,7 +268,7 @@ class _Writer:
         begun.location = product.location
         commit = tensor_memory.MmaCommitOp(mbarrier=mbarrier.result, number=_number(0))
         fences = [_fence(tensor_memory.AFTER)] if told else []
-        _insert_before([*put, *told, *fences, begun, commit], product)
+        insert_before(product, *put, *told, *fences, begun, commit)
 
     def _wait(
         self, product: scheduled.MmaOp, part: tensor_memory.TensorPartOp, mbarrier: asynchronous.MbarrierOp
@@ -282,10 +282,9 @@ class _Writer:
         awaited = asynchronous.AwaitOp(
             mbarrier=mbarrier.result, symbols=trips, number=_number(0, len(trips)), phase=phase
         )
-        _insert_before([awaited, _fence(tensor_memory.AFTER), loaded], wait)
+        insert_before(wait, awaited, _fence(tensor_memory.AFTER), loaded)
         wait.result.replace_all_uses_with(loaded.result)
-        wait.detach()
-        wait.erase()
+        erase(wait)
 
 
 def _part(whole: tensor_memory.TensorAllocOp, type: ArrayType, column: int) -> tensor_memory.TensorPartOp:
@@ -304,9 +303,3 @@ def _fence(side: str) -> tensor_memory.TensorFenceOp:
 def _told() -> list[Operation]:
     """All warps indicate each other of what they did in tensor memory."""
     return [_fence(tensor_memory.BEFORE), scheduled.BarrierOp(scope=scheduled.BLOCK)]
-
-
-def _insert_before(ops: Sequence[Operation], target: Operation) -> None:
-    block = target.parent_block()
-    assert block is not None
-    block.insert_ops_before(ops, target)

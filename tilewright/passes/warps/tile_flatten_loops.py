@@ -63,6 +63,7 @@ from xdsl.ir import Block, Region
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import tile
+from tilewright.dialects.rewriting import block_of, erase
 from tilewright.dialects.scheduled import tile_order
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Unit
@@ -101,8 +102,7 @@ def _has_one_product(loop: tile.ForOp, machine: Machine) -> bool:
 
 def _flatten(nest: Sequence[tile.ForOp]) -> None:
     outer, inner = nest[0], nest[-1]
-    around = outer.parent_block()
-    assert around is not None
+    around = block_of(outer)
     trips = [loop.trips for loop in nest]
     body = Block(arg_types=[IndexType(), *(arg.type for arg in outer.body.block.args[1:])])
     number = AffineMap(0, 1, (AffineExpr.symbol(0),))
@@ -123,5 +123,4 @@ def _flatten(nest: Sequence[tile.ForOp]) -> None:
     around.insert_op_before(flat, outer)
     for old, new in zip(outer.results, flat.results, strict=True):
         old.replace_all_uses_with(new)
-    outer.detach()
-    outer.erase()
+    erase(outer)

@@ -66,6 +66,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type, layout_text, rebuilt, tensor
+from tilewright.dialects.rewriting import erase, insert_before
 from tilewright.dialects.scheduled import asynchronous
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
 from tilewright.layout import Iter, Layout, row_major
@@ -100,11 +101,8 @@ class TileLowerToWarpsPass:
             families = (*_by_warpgroups(kernel, unit.machine), *warp_families(unit.machine), SCALAR)
             space = WarpSpace(unit.machine, warps, families)
             lowered = lower_to_warps(kernel, space, infer_layouts(kernel, space), warps)
-            block = kernel.parent_block()
-            if block is not None:
-                block.insert_op_before(lowered, kernel)
-            kernel.detach()
-            kernel.erase()
+            insert_before(kernel, lowered)
+            erase(kernel)
 
 
 def _spills(kernel: tile.KernelOp, machine: Machine, needed: int, room: int) -> Remark:
@@ -146,15 +144,15 @@ def lower_to_warps(kernel: tile.KernelOp, space: Space, inferred: Inference, war
     Raises:
         UnsupportedOnTargetError: an operation that warps cannot do yet.
     """
-    result = tile.kernel(kernel.sym_name, (), [tile.ref_type(r) for r in kernel.refs], kernel.effect_names)
+    result = tile.kernel(kernel.sym_name, (), [tile.ref_type(r) for r in kernel.refs], kernel.effects)
     result.stages = kernel.stages
-    body = Block(arg_types=[IndexType() for _ in kernel.grid_shape])
+    body = Block(arg_types=[IndexType() for _ in kernel.grid])
     lowering = _Lowering(space, inferred, warps)
     lowering.values.update(zip(kernel.refs, result.refs, strict=True))
     lowering.values.update(zip(kernel.indices, body.args, strict=True))
     lowering.lower_block(kernel.body.block, body)
     body.add_op(scheduled.EndOp())
-    parallel = scheduled.ParallelOp(extents=kernel.grid_shape, grain=1, warps=warps, body=Region(body))
+    parallel = scheduled.ParallelOp(extents=kernel.grid, grain=1, warps=warps, body=Region(body))
     result.body.block.add_op(parallel)
     result.body.block.add_op(tile.YieldOp())
     return result

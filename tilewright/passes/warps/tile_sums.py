@@ -16,6 +16,7 @@ from xdsl.ir.affine import AffineExpr
 from tilewright.cost.warps.products import WARPGROUP
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import rewrite_maps
+from tilewright.dialects.rewriting import erase
 from tilewright.dialects.scheduled import asynchronous, tensor_memory
 from tilewright.passes.warps.copied_windows import Refused
 from tilewright.passes.warps.copying_role import MULTIPLIES, TRIP, await_phase, barriers, number
@@ -167,8 +168,7 @@ class _InTensorMemory:
             user.operands[0] = self.done.result
         self.total.result.replace_all_uses_with(totals.result)
         for op in (before, self.total):
-            op.detach()
-            op.erase()
+            erase(op)
         self.total = totals
 
     def write_role(self, role: scheduled.RoleOp, body: Block) -> None:

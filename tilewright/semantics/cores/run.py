@@ -102,7 +102,7 @@ def run_program(
 def _give_arrays(
     kernel: tile.KernelOp, arrays: Sequence[DeviceArray], prepared: Prepared, world: World, whole_outputs: bool
 ) -> None:
-    uses = zip(kernel.refs, kernel.effect_names, arrays, prepared.uses, strict=True)
+    uses = zip(kernel.refs, kernel.effects, arrays, prepared.uses, strict=True)
     for number, (ref, effect, array, use) in enumerate(uses):
         if tuple(array.shape) != tile.ref_type(ref).shape:
             raise CompilerBug(f"array {number} has the shape {array.shape}, and not {tile.ref_type(ref).shape}")

@@ -465,7 +465,7 @@ class _Driver:
         outputs = iter(op.results)
         inputs = iter(op.operands)
         entries: list[Value] = []
-        for effect in kernel.effect_names:
+        for effect in kernel.effects:
             if effect == tile.IN:
                 entries.append(self.pointer(next(inputs)))
                 continue

@@ -143,7 +143,7 @@ class _Writer:
         outputs, inputs = iter(op.results), iter(op.operands)
         steps: list[Step] = []
         buffers: list[int] = []
-        for effect in self.unit.kernel(name).effect_names:
+        for effect in self.unit.kernel(name).effects:
             if effect == tile.IN:
                 buffers.append(self._number(next(inputs)))
                 continue

@@ -119,7 +119,7 @@ class DeviceRun(HostSteps[Any]):
         describe = names["describe"]
         takes_device = describe.__code__.co_varnames[0] == "device"
         described = describe(*([self._device] if takes_device else []), texts, *arrays)
-        effects = kernel.effect_names
+        effects = kernel.effects
         # Those that are written come last.
         tensors = [a for a, effect in zip(arrays, effects, strict=True) if effect == tile.IN]
         tensors += [a for a, effect in zip(arrays, effects, strict=True) if effect != tile.IN]

@@ -40,7 +40,7 @@ class Facts:
     def array_names(self) -> dict[SSAValue, str]:
         fallback = {tile.IN: "in", tile.OUT: "out", tile.INOUT: "inout"}
         chosen: dict[SSAValue, str] = {}
-        effects = self.kernel.effect_names
+        effects = self.kernel.effects
         for number, (ref, effect) in enumerate(zip(self.kernel.refs, effects, strict=True)):
             _choose(chosen, ref, f"{fallback[effect]}{effects[:number].count(effect)}")
         return chosen

@@ -130,7 +130,7 @@ class HostSteps(ABC, Generic[T]):
         pending = iter(operands)
         arrays: list[T] = []
         results: list[T] = []
-        for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True):
+        for ref, effect in zip(kernel.refs, kernel.effects, strict=True):
             own = self.undefined(ref) if effect == tile.OUT else next(pending)
             if effect == tile.INOUT:
                 own = self.copied(own)

@@ -80,7 +80,7 @@ def run_kernel(kernel: tile.KernelOp, inputs: Sequence[Tensor], machine: Machine
     pending = iter(inputs)
     arrays: list[DeviceArray] = []
     results: list[DeviceArray] = []
-    for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True):
+    for ref, effect in zip(kernel.refs, kernel.effects, strict=True):
         given = _undefined(ref) if effect == tile.OUT else _given(ref, next(pending))
         arrays.append(given)
         if effect != tile.IN:

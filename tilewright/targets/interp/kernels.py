@@ -76,9 +76,9 @@ class CheckedInterpreter(Interpreter):
         self._checks_bounds = _checks_bounds.get()
 
     def run_kernel(self, kernel: tile.KernelOp, arrays: Sequence[Tensor]) -> None:
-        self._points = list(itertools.product(*(range(n) for n in kernel.grid_shape)))
+        self._points = list(itertools.product(*(range(n) for n in kernel.grid)))
         if len(self._points) > 1 and not kernel.in_order:
-            effects = zip(kernel.refs, kernel.effect_names, strict=True)
+            effects = zip(kernel.refs, kernel.effects, strict=True)
             self._touched = {ref: Touched(tile.ref_type(ref).shape) for ref, name in effects if name != tile.IN}
         super().run_kernel(kernel, arrays)
 
@@ -161,7 +161,7 @@ def run_checked(kernel: tile.KernelOp, inputs: Sequence[Tensor]) -> list[Tensor]
     pending = iter(inputs)
     arrays: list[Tensor] = []
     results: list[Tensor] = []
-    for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True):
+    for ref, effect in zip(kernel.refs, kernel.effects, strict=True):
         type = tile.ref_type(ref)
         given = poison(type.shape, type.dtype) if effect == tile.OUT else next(pending)
         array = given.copy() if effect == tile.INOUT else given
