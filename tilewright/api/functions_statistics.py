@@ -143,7 +143,7 @@ def _near_mean(x: Array, axis: Axis) -> Array:
 
 
 def _moments_about(x: Array, rounded: Array, axis: Axis) -> tuple[Array, Array]:
-    """What `moments` gives, from distances to a value near the mean."""
+    """Mean and sum of squares as of `moments`, from distances to a value near the mean."""
     distance = subtract(x, rounded)
     offset = mean(distance, axis, keepdims=True)
     squares = _reduce("add", apply("square", distance), axis, True)
