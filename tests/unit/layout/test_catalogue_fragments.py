@@ -39,7 +39,7 @@ def test_groups_share_columns(groups: int) -> None:
 
 def test_families_are_found_by_name() -> None:
     assert warp_fragments("mma.sync").right((32, 16), 16, (1, 2)) == mma_operand_b((32, 16), 16, (1, 2))
-    with pytest.raises(CompilerBug, match="no layouts of `wgmma`: it has those of mma.sync"):
+    with pytest.raises(CompilerBug, match=r"no layouts of `wgmma`: it has those of mma\.sync"):
         warp_fragments("wgmma")
     with pytest.raises(CompilerBug, match="no layouts of `mfma`"):
         group_fragments("mfma")

@@ -255,7 +255,7 @@ def _busy_seconds(product: WarpProduct, schedule: WarpSchedule, machine: Machine
 
 
 def _partitions(machine: Machine) -> int:
-    """Parts of a core that multiply, each for its own warps."""
+    """Number of partitions of a core, each of which issues the MMAs of its own warps."""
     return 1 if machine.residency is None else machine.residency.partitions
 
 
