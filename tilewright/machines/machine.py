@@ -266,8 +266,9 @@ class Machine:
 
     def warp_atom_of(self, left: DType, right: DType, accumulator: DType) -> MatrixAtom | None:
         """The MMA instruction of single warps for matrices of these types, or None."""
-        found = self.families_of(left, right, accumulator).items()
-        return next((atom for family, atom in found if family.warps == 1), None)
+        names = (family.name for family in self.families if family.warps == 1)
+        atoms = (self.atom_of(name, left, right, accumulator) for name in names)
+        return next((atom for atom in atoms if atom is not None), None)
 
     def group_atom_of(self, left: DType, right: DType, accumulator: DType) -> tuple[AtomFamily, MatrixAtom] | None:
         """The asynchronous instruction that multiplies matrices of these types, and its family, where there is one."""

@@ -115,3 +115,38 @@ def test_instructions_are_in_the_files_of_the_machines(chip: str) -> None:
         assert (whole is not None) == (chip == "sm_100a" or (chip == "sm_103a" and operand != "i8"))
         assert whole is None or whole.flops_per_cycle == 16384 / one.itemsize
     assert machine.atom_of(MMA, dtypes.f32, dtypes.f32, dtypes.f32) is None
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_families_declare_what_passes_ask_for(chip: str) -> None:
+    """The instruction sets of the chips: PTX ISA, warp-level, warpgroup-level and 5th generation MMAs."""
+    machine = load(chip)
+    facts = {
+        f.name: (f.warps, f.asynchronous, f.left_from_registers, f.sums_in_tensor_memory) for f in machine.families
+    }
+    expected = {MMA: (1, False, False, False)}
+    if chip == "sm_90a":
+        expected[WGMMA] = (4, True, True, False)
+    if chip in ("sm_100a", "sm_103a"):
+        expected[TCGEN05] = (4, True, False, True)
+    assert facts == expected
+    assert {atom.name for atom in machine.matrix_atoms} == set(facts)
+
+
+def test_atoms_are_of_a_family_by_name() -> None:
+    hopper, blackwell = load("sm_90a"), load("sm_100a")
+    assert hopper.is_asynchronous("wgmma, left in registers")
+    assert not hopper.is_asynchronous("mma.sync, 2 x 2 warps")
+    assert not hopper.is_asynchronous("multiply and add")
+    assert not hopper.sums_in_tensor_memory("wgmma, 2 warpgroups")
+    assert blackwell.sums_in_tensor_memory("tcgen05, 1 warpgroup")
+    assert blackwell.family_of("wgmma, 1 warpgroup") is None
+    family = hopper.family_of("wgmma")
+    assert family is not None
+    assert family.by_groups(1) == "wgmma, 1 warpgroup"
+    assert family.by_groups(2) == "wgmma, 2 warpgroups"
+    assert family.with_left_in_registers == "wgmma, left in registers"
+    types = dtypes.bf16, dtypes.bf16, dtypes.f32
+    assert [f.name for f in hopper.families_of(*types)] == [MMA, WGMMA]
+    assert hopper.group_atom_of(*types) == (family, hopper.atom_of(WGMMA, *types))
+    assert load("sm_80").group_atom_of(*types) is None

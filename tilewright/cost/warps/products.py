@@ -118,7 +118,8 @@ def warp_schedule(product: WarpProduct, machine: Machine) -> WarpSchedule:
     copied = list(_copied(product, machine))
     if copied:
         return min(copied, key=lambda each: (_copied_seconds(product, each, machine), -each.tile.depth))
-    found = [each for tile in _tiles(product, machine) for each in _by_registers(product, tile, machine)]
+    atom = product.warp_atom(machine)
+    found = [each for tile in _tiles(product, machine) for each in _by_registers(product, tile, atom, machine)]
     return min(found, key=lambda each: (_seconds(product, each, machine), -each.warps, -each.tile.depth))
 
 
@@ -255,7 +256,7 @@ def _busy_seconds(product: WarpProduct, schedule: WarpSchedule, machine: Machine
 
 
 def _partitions(machine: Machine) -> int:
-    """Partitions of an SM, each with the MMA unit of its own warps."""
+    """Number of partitions of a core, each of which issues the MMAs of its own warps."""
     return 1 if machine.residency is None else machine.residency.partitions
 
 
@@ -277,12 +278,13 @@ def _together(product: WarpProduct, schedule: WarpSchedule, machine: Machine) ->
 # ---- operands that pass through registers ---------------------------------------------------------------------------
 
 
-def _by_registers(product: WarpProduct, tile: MatmulTile, machine: Machine) -> list[WarpSchedule]:
+def _by_registers(
+    product: WarpProduct, tile: MatmulTile, atom: MatrixAtom | None, machine: Machine
+) -> list[WarpSchedule]:
     """Schedules of a tile: four warps, or fewer for one that has not that many instructions."""
-    found = machine.families_of(*product.types).items()
-    family, atom = next(((family, atom) for family, atom in found if family.warps == 1), (None, None))
     if atom is None:
         return [WarpSchedule(tile)]
+    family = machine.family_of(atom.name)
     splits = [across for across in _splits(product, tile, atom, machine) if across[0] * across[1] <= 4]
     return [
         WarpSchedule(tile, down * side, (down, side), family=family)
