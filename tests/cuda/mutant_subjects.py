@@ -10,7 +10,6 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from xdsl.dialects.builtin import DenseArrayBase, i64
 
 import tilewright as tw
 from tests.cuda.chips import built
@@ -82,7 +81,7 @@ def few_blocks(kernel: tile.KernelOp) -> tile.KernelOp:
             for dim in reversed(range(len(extents))):
                 extents[dim] = min(extents[dim], left)
                 left //= extents[dim]
-            op.extents = DenseArrayBase.from_list(i64, extents)
+            op.extents = tuple(extents)
     return clone
 
 
