@@ -17,7 +17,7 @@ class ScalarProgram(InterpretedProgram):
     """A program whose kernels run element by element."""
 
     def __init__(self, unit: Unit, stages: dict[str, str]) -> None:
-        super().__init__(unit.module, unit.constants)
+        super().__init__(unit)
         self._stages = stages
         self._remarks = unit.remarks
         self._kernels = {kernel.sym_name: kernel for kernel in unit.kernels()}
