@@ -166,30 +166,30 @@ class Results:
 class _AttributeField:
     """A declared attribute; the annotation of the class has its type."""
 
-    default: Any
+    default: object
 
 
-def operand(constraint: Any = Attribute) -> Any:
+def operand(constraint: type[Attribute] = Attribute) -> Any:
     """An operand, whose type meets the constraint."""
     return operand_def(constraint)
 
 
-def operands(constraint: Any = Attribute, *, default: tuple[()]) -> Any:
+def operands(constraint: type[Attribute] = Attribute, *, default: tuple[()]) -> Any:
     """A variable number of operands, whose types meet the constraint; none unless the constructor is given some."""
     return var_operand_def(constraint)
 
 
-def attribute(*, default: Any = _REQUIRED) -> Any:
+def attribute(*, default: object = _REQUIRED) -> Any:
     """An attribute of the type that the annotation names; without a default the constructor requires it."""
     return _AttributeField(default)
 
 
-def result(constraint: Any = Attribute) -> Any:
+def result(constraint: type[Attribute] = Attribute) -> Any:
     """The result, whose type meets the constraint."""
     return result_def(constraint)
 
 
-def results(constraint: Any = Attribute, *, default: tuple[()]) -> Any:
+def results(constraint: type[Attribute] = Attribute, *, default: tuple[()]) -> Any:
     """A variable number of results, whose types meet the constraint; none unless the constructor is given some."""
     return var_result_def(constraint)
 
@@ -209,7 +209,7 @@ class Signature:
     operands: tuple[tuple[str, bool], ...] = ()
     results: tuple[tuple[str, bool], ...] = ()
     regions: tuple[str, ...] = ()
-    attributes: Mapping[str, tuple[Codec, Any]] = field(default_factory=dict[str, tuple[Codec, Any]])
+    attributes: Mapping[str, tuple[Codec, object]] = field(default_factory=dict[str, tuple[Codec, object]])
     # Operands of several variadic fields are told apart by a property with the size of each.
     has_segments: bool = False
 
@@ -225,7 +225,7 @@ Op = TypeVar("Op", bound=type[FieldsOp])
 
 def operation(cls: Op) -> Op:
     """Define an operation by its declared fields: xDSL's `irdl_op_definition` with attributes as plain values."""
-    attributes: dict[str, tuple[Codec, Any]] = {}
+    attributes: dict[str, tuple[Codec, object]] = {}
     for owner in reversed(cls.mro()):
         for name, declared in vars(owner).items():
             if isinstance(declared, _AttributeField):
@@ -254,14 +254,14 @@ def _codec(annotation: str) -> Codec:
     return _CODECS["tuple[int, ...]" if name.startswith("tuple[int, ") else name]
 
 
-def _accessor(name: str, codec: Codec, default: Any) -> property:
+def _accessor(name: str, codec: Codec, default: object) -> property:
     """Reads and writes a property of an operation as a plain value."""
 
-    def read(op: IRDLOperation) -> Any:
+    def read(op: IRDLOperation) -> object:
         stored = op.properties.get(name)
         return default if stored is None else codec.decode(stored)
 
-    def write(op: IRDLOperation, value: Any) -> None:
+    def write(op: IRDLOperation, value: object) -> None:
         if value is None or value == default:
             op.properties.pop(name, None)
         else:
