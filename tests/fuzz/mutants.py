@@ -151,11 +151,11 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "scan direction ignored",
         "passes.kernels.lower_ordered_group:_apply",
-        '"reverse": a["reverse"]',
-        '"reverse": False',
+        "reverse=op.reverse",
+        "reverse=False",
     ),
     Mutant(
-        "scatter overwrites", "passes.kernels.lower_scatter_group:combine_updates", 'if a["fn"] != "set":', "if False:"
+        "scatter overwrites", "passes.kernels.lower_scatter_group:combine_updates", 'if op.fn != "set":', "if False:"
     ),
     # scheduling
     Mutant(
