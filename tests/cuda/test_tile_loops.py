@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from xdsl.dialects.builtin import IntegerAttr
 
 import tilewright as tw
 from tests.cuda.chips import built
@@ -230,8 +229,8 @@ def test_large_products_loop_over_tiles_and_are_clean(size: int) -> None:
     check_loops(program, 132, size // 128 * (size // 256))
     rings = [op for op in ops_of(program, scheduled.AllocOp) if op.stages is not None]
     assert [(tile.ref_type(ring.result).shape, ring.stages) for ring in rings] == [
-        ((128, 64), IntegerAttr.from_index_int_value(3)),
-        ((64, 256), IntegerAttr.from_index_int_value(3)),
+        ((128, 64), 3),
+        ((64, 256), 3),
     ]
     assert "tiles in groups of" in remarks(program, ScheduledOrderTilesPass)[0]
     counts = check_clean(program)
