@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.cores import fake_ttnn
+from tests.emulators import ttnn as fake_ttnn
 from tilewright.dialects import tile
 from tilewright.machines.machine import Machine
 from tilewright.semantics.cores import DeviceArray

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.cores import fake_ttnn
+from tests.emulators import ttnn as fake_ttnn
 from tilewright import dtypes
 from tilewright.dialects import tile
 from tilewright.errors import DeviceError, ResourceUnavailable, UnsupportedOnTargetError

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xdsl.ir.affine import AffineExpr
 
-from tests.cores import fake_ttnn, programs
+from tests.cores import programs
 from tests.cores.builder import Builder
 from tests.cores.compiling import compiled
 from tests.cores.printed import MACHINES, NAMED, REFUSED, functions_of, source_of, texts
+from tests.emulators import ttnn as fake_ttnn
 from tests.programs import Program
 from tilewright import dtypes, ops
 from tilewright.dialects import cores

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.cuda.fake_driver import tensor_maps
-from tests.ptx.counts import Counts
-from tests.ptx.emulator import run
+from tests.emulators.cuda_driver import tensor_maps
+from tests.emulators.ptx.counts import Counts
+from tests.emulators.ptx.emulator import run
 from tilewright.api.stages import Lowered
 from tilewright.dialects import tile
 from tilewright.driver.compile import build_executable

@@ -13,8 +13,8 @@ import pytest
 
 import tilewright as tw
 from tests.cuda.chips import built
-from tests.cuda.fake_driver import H200, FakeDriver
 from tests.cuda.running import unassembled
+from tests.emulators.cuda_driver import H200, FakeDriver
 from tilewright.cost.tiles import MatmulTile
 from tilewright.cost.warps.products import WarpSchedule
 from tilewright.machines import machine as machines

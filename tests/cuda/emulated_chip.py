@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 import tilewright as tw
-from tests.cuda.fake_driver import FakeDriver
 from tests.cuda.running import unassembled
+from tests.emulators.cuda_driver import FakeDriver
 from tilewright.machines.machine import load
 from tilewright.passes.warps.warp_space import SHARED
 from tilewright.runtime.cuda import driver as cuda_driver

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tests.cuda.fake_driver import FakeDriver
+from tests.emulators.cuda_driver import FakeDriver
 from tilewright.machines.machine import Machine
 from tilewright.runtime.cuda.array import DeviceArray
 from tilewright.targets.cuda.toolchain import Cubin, Usage

@@ -62,7 +62,7 @@ from tests.cuda.mutant_reasons import (
     why_the_next_only_waits,
 )
 from tests.cuda.mutant_subjects import Subject, Tensor, all_subjects
-from tests.ptx.errors import SharedRace, TensorMemoryFault
+from tests.emulators.ptx.errors import SharedRace, TensorMemoryFault
 from tests.sampling import ALL
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.scheduled import asynchronous, tensor_memory

@@ -33,7 +33,7 @@ import msgspec
 import tilewright as tw
 from tests.cuda.chips import by_definition, emulated_and_counted
 from tests.cuda.sweep_references import error_of, expected_of, inputs_of
-from tests.ptx.counts import Counts
+from tests.emulators.ptx.counts import Counts
 from tilewright import dtypes
 from tilewright.cli.bench_suites.cuda_static import Form, forms
 from tilewright.cost.warps.products import WarpProduct, WarpSchedule, warp_schedule

@@ -18,8 +18,8 @@ from tests.cuda.test_attention import attention, causal, expected
 from tests.cuda.test_machine_code import check_clean
 from tests.cuda.test_pipeline import executed, of_kind
 from tests.cuda.test_warpgroups import defined, ops_of, remarks, without
+from tests.emulators.ptx.errors import BarrierMisuse, Deadlock, RegisterRace, SharedRace
 from tests.passes.pass_support import parse, unit_of
-from tests.ptx.errors import BarrierMisuse, Deadlock, RegisterRace, SharedRace
 from tilewright import dtypes
 from tilewright.dialects import scheduled
 from tilewright.dialects.scheduled import asynchronous

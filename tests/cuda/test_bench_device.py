@@ -13,8 +13,8 @@ import pytest
 from msgspec import structs
 
 import tilewright as tw
-from tests.cuda.fake_driver import A100, H200, FakeDriver
 from tests.cuda.running import X, two_kernels
+from tests.emulators.cuda_driver import A100, H200, FakeDriver
 from tests.sampling import sampled
 from tilewright.cli import bench, bench_device, bench_device_peers, bench_worker, main
 from tilewright.cli.bench_suites import load_cases

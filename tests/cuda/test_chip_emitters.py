@@ -12,9 +12,9 @@ import pytest
 from llvmlite import ir
 
 from tests.cuda.gemm_kernels import SHARED, i32
-from tests.ptx.emulator import run
-from tests.ptx.tensor_maps import TensorMap
-from tests.ptx.test_wgmma import fragment, places
+from tests.emulators.ptx.emulator import run
+from tests.emulators.ptx.tensor_maps import TensorMap
+from tests.emulators.ptx.test_wgmma import fragment, places
 from tilewright.layout.catalogue import tcgen05_registers, wgmma_accumulator, wgmma_operand
 from tilewright.machines.machine import load
 from tilewright.targets.cuda.atoms import blackwell, hopper

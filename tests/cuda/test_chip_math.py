@@ -12,7 +12,7 @@ import pytest
 import tilewright as tw
 from tests.cuda.chips import built, emulated
 from tests.cuda.test_arrays import run
-from tests.ptx import floats
+from tests.emulators.ptx import floats
 from tilewright.cli.bench_suites.cuda_static import subroutines
 
 Tensor = np.ndarray[Any, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.cuda.fake_driver import LEGACY, FakeDriver
+from tests.emulators.cuda_driver import LEGACY, FakeDriver
 from tilewright.runtime.cuda.driver import DriverFailure
 from tilewright.runtime.cuda.steps import Kernel
 

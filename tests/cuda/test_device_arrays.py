@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.cuda.fake_driver import LEGACY, FakeDriver
 from tests.cuda.running import CHIP, Foreign, Tensor, X, compiled
+from tests.emulators.cuda_driver import LEGACY, FakeDriver
 from tilewright import dtypes
 from tilewright.errors import ArgumentError, UnsupportedOnTargetError
 from tilewright.runtime.cuda.array import DeviceArray

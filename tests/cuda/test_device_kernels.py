@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.cuda.fake_driver import FakeDriver
 from tests.cuda.running import CHIP, Foreign, X
+from tests.emulators.cuda_driver import FakeDriver
 from tilewright.errors import ArgumentError, OverlapError, UnsupportedOnTargetError
 from tilewright.runtime.cuda.array import DeviceArray
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from tests.cuda import gemm_kernels
-from tests.ptx import descriptors
-from tests.ptx.emulator import run
-from tests.ptx.errors import BarrierMisuse, Deadlock, RegisterRace, SharedRace, TensorMemoryFault
-from tests.ptx.tensor_maps import TensorMap
+from tests.emulators.ptx import descriptors
+from tests.emulators.ptx.emulator import run
+from tests.emulators.ptx.errors import BarrierMisuse, Deadlock, RegisterRace, SharedRace, TensorMemoryFault
+from tests.emulators.ptx.tensor_maps import TensorMap
 from tests.sampling import alternating
 from tilewright import dtypes
 from tilewright.errors import CompilerBug

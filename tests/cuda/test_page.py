@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.cuda.fake_driver import FakeDriver
 from tests.cuda.running import X
+from tests.emulators.cuda_driver import FakeDriver
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "cuda.md"
 

@@ -16,12 +16,12 @@ from xdsl.ir import Operation
 
 import tilewright as tw
 from tests.cuda.chips import KINDS, Tensor, built
-from tests.cuda.fake_driver import tensor_maps
 from tests.cuda.test_machine_code import check_clean
+from tests.emulators.cuda_driver import tensor_maps
+from tests.emulators.ptx.counts import Counts
+from tests.emulators.ptx.emulator import run
+from tests.emulators.ptx.errors import SharedRace
 from tests.passes.pass_support import parse, unit_of
-from tests.ptx.counts import Counts
-from tests.ptx.emulator import run
-from tests.ptx.errors import SharedRace
 from tilewright import dtypes
 from tilewright.dialects import scheduled, tile
 from tilewright.errors import CompilerBug

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.cuda.fake_driver import A100, H200, FakeDriver
 from tests.cuda.running import Foreign, X, compiled, two_kernels
+from tests.emulators.cuda_driver import A100, H200, FakeDriver
 from tilewright.cli.doctor import cuda
 from tilewright.errors import (
     ArgumentError,

@@ -14,8 +14,8 @@ import pytest
 
 import tilewright as tw
 from tests.cuda.chips import built
-from tests.cuda.fake_driver import LEGACY, FakeDriver, Misuse
 from tests.cuda.running import CHIP, Foreign, X, compiled, two_kernels, unassembled
+from tests.emulators.cuda_driver import LEGACY, FakeDriver, Misuse
 from tests.numerics.test_phases import close, expected_of
 from tests.programs import PROGRAMS
 from tests.sampling import ALL
@@ -72,7 +72,7 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 import numpy as np
 import tilewright as tw
-from tests.cuda.fake_driver import FakeDriver
+from tests.emulators.cuda_driver import FakeDriver
 from tilewright.runtime.cuda import driver as cuda_driver
 folder = sys.argv[1]
 program = tw.load(f"{folder}/program.twp")

@@ -22,7 +22,7 @@ from tests.cuda.mutant_subjects import (
 )
 from tests.cuda.schedule_mutants import mutants_of, verdicts
 from tests.cuda.test_pipeline import Given
-from tests.ptx.errors import SharedRace
+from tests.emulators.ptx.errors import SharedRace
 from tilewright.dialects import scheduled, tile
 from tilewright.semantics.hazards import RaceError
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.cuda.fake_driver import FakeDriver
 from tests.cuda.running import Foreign
 from tests.cuda.test_pipeline import operands, product
 from tests.cuda.test_warpgroups import SMALL
+from tests.emulators.cuda_driver import FakeDriver
 from tilewright.errors import CompilerBug
 from tilewright.runtime.cuda.driver import BindingsDriver
 from tilewright.runtime.cuda.steps import DeviceCode, Kernel, TensorMap, check_device

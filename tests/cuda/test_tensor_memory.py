@@ -14,16 +14,16 @@ from xdsl.dialects.builtin import FloatAttr, f64
 
 import tilewright as tw
 from tests.cuda.chips import Tensor, built, emulated
-from tests.cuda.fake_driver import tensor_maps
 from tests.cuda.mutant_subjects import subjects_of
 from tests.cuda.schedule_mutants import verdicts
 from tests.cuda.test_machine_code import check_clean
 from tests.cuda.test_pipeline import Given, emulated_unit, executed, interpreted, numbers, operands, product
 from tests.cuda.test_tf32 import check as check_tf32
 from tests.cuda.test_warpgroups import defined, gelu_of_biased, ops_of, remarks
+from tests.emulators.cuda_driver import tensor_maps
+from tests.emulators.ptx.emulator import run
+from tests.emulators.ptx.errors import BarrierMisuse, Deadlock, SharedRace, TensorMemoryFault
 from tests.passes.pass_support import unit_of
-from tests.ptx.emulator import run
-from tests.ptx.errors import BarrierMisuse, Deadlock, SharedRace, TensorMemoryFault
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.scheduled import tensor_memory
 from tilewright.machines.machine import load

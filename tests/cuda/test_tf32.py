@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tests.cuda.chips import CHIPS, KINDS, built, emulated
-from tests.ptx.formats import narrowed
+from tests.emulators.ptx.formats import narrowed
 from tilewright.cli.bench_suites.cuda_static import figures
 from tilewright.errors import ArgumentError, DTypeError
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tests.cuda.fake_driver import FakeDriver
+from tests.emulators.cuda_driver import FakeDriver
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "trace.md"
 _CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)

@@ -16,13 +16,13 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 import tilewright as tw
 from tests.cuda.chips import Tensor, built
-from tests.cuda.fake_driver import tensor_maps
 from tests.cuda.mutant_subjects import subjects_of
 from tests.cuda.schedule_mutants import verdicts
 from tests.cuda.test_machine_code import check_clean
 from tests.cuda.test_pipeline import Given, emulated_unit, executed, interpreted, numbers, operands, product
-from tests.ptx.emulator import run
-from tests.ptx.errors import BarrierMisuse, Deadlock, RegisterRace, SharedRace
+from tests.emulators.cuda_driver import tensor_maps
+from tests.emulators.ptx.emulator import run
+from tests.emulators.ptx.errors import BarrierMisuse, Deadlock, RegisterRace, SharedRace
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.scheduled import asynchronous
 from tilewright.passes.warps.scheduled_pipeline_copies import ScheduledPipelineCopiesPass

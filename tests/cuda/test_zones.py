@@ -15,11 +15,11 @@ import pytest
 
 import tilewright as tw
 from tests.cuda.chips import KINDS
-from tests.cuda.fake_driver import FakeDriver, tensor_maps
+from tests.emulators.cuda_driver import FakeDriver, tensor_maps
+from tests.emulators.ptx.emulator import run
 from tests.fuzz.tile_steps import generate
 from tests.fuzz.tile_zones import with_zones
 from tests.fuzz.tiles import check
-from tests.ptx.emulator import run
 from tests.sampling import sampled
 from tilewright.dialects.base import tensor
 from tilewright.dialects.scheduled import MmaWaitOp, RecordOp, RoleOp

@@ -17,8 +17,8 @@ import numpy as np
 
 import tilewright as tw
 from tests.cuda.chips import built
-from tests.cuda.fake_driver import tensor_maps
-from tests.ptx.emulator import run
+from tests.emulators.cuda_driver import tensor_maps
+from tests.emulators.ptx.emulator import run
 from tilewright import dtypes
 from tilewright.cli.bench_suites.cuda_static import CHIPS, programs
 from tilewright.dialects import scheduled, tile
