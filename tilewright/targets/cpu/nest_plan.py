@@ -349,52 +349,53 @@ def _fills_buffers(plan: NestPlan) -> bool:
 
 def _clips(plan: NestPlan, bound: Bound) -> list[Clip]:
     """Bounds on which all roots agree that positions beyond them do not matter."""
-    agreed: set[Clip] | None = None
+    agreed: list[Clip] | None = None
     for root in plan.roots:
-        found: set[Clip] = set()
+        found: list[Clip] = []
         at = root_indices(plan, root)
         if isinstance(root, tile.StoreOp):
-            found |= _overhangs(_access(root, at), bound)
+            found += _overhangs(_access(root, at), bound)
         value = root.operands[0]
         if isinstance(value.owner, tile.ReduceOp):
             reduce = value.owner
             value = reduce.operands[0]
             at = tuple(Index(d) for d in range(len(plan.space)))
-            found |= _padding_clips(reduce, value, at)
-        found |= _strict_clips(plan, value, at, bound)
-        agreed = found if agreed is None else agreed & found
+            found += _padding_clips(reduce, value, at)
+        found += _strict_clips(plan, value, at, bound)
+        agreed = list(dict.fromkeys(found)) if agreed is None else [clip for clip in agreed if clip in found]
+    # Equal keys stay in the order of the kernel: that of a set would depend on addresses of values.
     return sorted(agreed or (), key=lambda c: (c.dim, c.limit))
 
 
-def _overhangs(found: Access, bound: Bound) -> set[Clip]:
-    clips: set[Clip] = set()
+def _overhangs(found: Access, bound: Bound) -> list[Clip]:
+    clips: list[Clip] = []
     for form, size in zip(found.forms, found.type.shape, strict=True):
         clip = clip_of(form, found.symbols, size, found.lanes)
         if clip is not None:
-            clips.add(clip)
+            clips.append(clip)
     return clips
 
 
-def _padding_clips(reduce: tile.ReduceOp, value: SSAValue, at: Indices) -> set[Clip]:
+def _padding_clips(reduce: tile.ReduceOp, value: SSAValue, at: Indices) -> list[Clip]:
     """Lanes that hold the identity of the reduction add nothing."""
     op = value.owner
     if not isinstance(op, tile.FillPaddingOp):
-        return set()
+        return []
     identity = ops.FUNCTIONS[reduce.fn].identity
     if identity is None or op.value != identity(array_type(value).dtype):
-        return set()
+        return []
     found = access_of(op.source, op.map, list(op.symbols), at, {s: not is_place(s) for s in op.symbols})
     clip = clip_of(found.forms[0], found.symbols, op.limit, found.lanes)
-    return {clip} if clip is not None and clip.dim in reduce.axes else set()
+    return [clip] if clip is not None and clip.dim in reduce.axes else []
 
 
-def _strict_clips(plan: NestPlan, value: SSAValue, at: Indices, bound: Bound) -> set[Clip]:
+def _strict_clips(plan: NestPlan, value: SSAValue, at: Indices, bound: Bound) -> list[Clip]:
     """A root is undefined wherever a load on a strict path to it is."""
-    clips: set[Clip] = set()
+    clips: list[Clip] = []
     for item in producers_first([(value, at)], lambda item: _strict_operands(plan, item)):
         op = item[0].owner
         if isinstance(op, tile.LoadOp) and op.fill is None:
-            clips |= _overhangs(_access(op, item[1]), bound)
+            clips += _overhangs(_access(op, item[1]), bound)
     return clips
 
 
