@@ -1,4 +1,4 @@
-"""What targets with warps share, with the instructions of a chip that no vendor makes."""
+"""The shared emitter of GPU targets generates valid LLVM IR for a test-only implementation of `Intrinsics`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tilewright.targets.simt.intrinsics import Intrinsics
 I32 = ir.IntType(32)
 
 
-class NobodysChip:
+class StubChip:
     """Each instruction is a call of a function that only the test knows."""
 
     triple = "x86_64-unknown-linux-gnu"
@@ -73,11 +73,11 @@ class NobodysChip:
         return builder.call(function, list(arguments))
 
 
-CHIP: Intrinsics = NobodysChip()
+CHIP: Intrinsics = StubChip()
 
 
 def emitted(function: Callable[..., Any], *arrays: Any) -> list[str]:
-    """The kernels of a program, scheduled for a GPU, as LLVM for nobody's chip."""
+    """The kernels of a program, scheduled for a GPU, as LLVM IR for the test chip."""
     unit = built(tw.jit(function).lower(*arrays), "cuda:sm_80").unit
     texts: list[str] = []
     for kernel in unit.kernels():

@@ -210,7 +210,7 @@ class Signature:
     results: tuple[tuple[str, bool], ...] = ()
     regions: tuple[str, ...] = ()
     attributes: Mapping[str, tuple[Codec, object]] = field(default_factory=dict[str, tuple[Codec, object]])
-    # Operands of several variadic fields are told apart by a property with the size of each.
+    # Several variadic operands: the property `operandSegmentSizes` holds the length of each.
     has_segments: bool = False
 
 

@@ -66,7 +66,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type, layout_text, rebuilt, tensor
-from tilewright.dialects.rewriting import erase, insert_before
+from tilewright.dialects.rewriting import erase, insert_before, yielded
 from tilewright.dialects.scheduled import asynchronous
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
 from tilewright.layout import Iter, Layout, row_major
@@ -241,8 +241,7 @@ class _Lowering:
         inner = Block(arg_types=[IndexType(), *types])
         self.values.update(zip(op.body.block.args, inner.args, strict=True))
         self.lower_block(op.body.block, inner)
-        last = op.body.block.last_op
-        following = last.operands if last is not None else ()
+        following = yielded(op.body.block)
         moved = [self._moved(self.values[v], own, inner) for v, own in zip(following, kept, strict=True)]
         inner.add_op(tile.YieldOp(arguments=moved))
         symbols = [self.values[s] for s in op.symbols]
@@ -262,8 +261,7 @@ class _Lowering:
         for region in (op.then, op.otherwise):
             inner = Block()
             self.lower_block(region.block, inner)
-            last = region.block.last_op
-            given = last.operands if last is not None else ()
+            given = yielded(region.block)
             moved = [self._moved(self.values[v], own, inner) for v, own in zip(given, kept, strict=True)]
             inner.add_op(tile.YieldOp(arguments=moved))
             regions.append(Region(inner))

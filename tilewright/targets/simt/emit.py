@@ -207,7 +207,8 @@ class BlockEmitter(TileEmitter):
 
     def _stage(self, op: scheduled.StageOp) -> None:
         """A stage is a memory of its own."""
-        assert isinstance(op.ring.owner, scheduled.AllocOp)
+        if not isinstance(op.ring.owner, scheduled.AllocOp):
+            raise CompilerBug("a stage of a ring that is no buffer")
         ring = self.memories[op.ring]
         symbols = [self.indices[symbol] for symbol in op.symbols]
         number = evaluated(self.builder, op.map.results[0], [], symbols)
