@@ -92,7 +92,7 @@ class Recorder:
 def test_the_driver_is_told_the_type(dtype: str, encoded: str) -> None:
     driver, recorder = object.__new__(BindingsDriver), Recorder()
     driver._api = recorder
-    driver.launch(7, code_with(msgspec.structs.replace(MAP, dtype=dtype)).kernels[0], [0x1000, 0x2000], 0)
+    driver.launcher(7, code_with(msgspec.structs.replace(MAP, dtype=dtype)).kernels[0])([0x1000, 0x2000], 0)
     assert recorder.encoded[0][0].name == f"CU_TENSOR_MAP_DATA_TYPE_{encoded}"
 
 
@@ -101,7 +101,7 @@ def test_the_driver_gets_addresses_and_then_tensor_maps() -> None:
     driver._api = recorder
     kernel = code_with(MAP).kernels[0]
     for _ in range(2):
-        driver.launch(7, kernel, [0x1000, 0x2000], 0)
+        driver.launcher(7, kernel)([0x1000, 0x2000], 0)
     ((dtype, rank, address, shape, strides, box, steps, interleave, swizzle, promotion, fill),) = recorder.encoded
     api = recorder.api
     assert (dtype, rank, address) == (api.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, 0x2000)

@@ -15,7 +15,7 @@ import random
 import threading
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from tests.emulators.ptx.parser import Address, Register, Symbol, parse
 from tests.emulators.ptx.tensor_maps import TensorMap
 from tilewright import dtypes
 from tilewright.runtime.cuda import steps as cuda_steps
-from tilewright.runtime.cuda.driver import Device, DriverFailure
+from tilewright.runtime.cuda.driver import Device, DriverFailure, Launcher
 from tilewright.runtime.cuda.steps import Kernel
 
 H200 = Device(0, "Emulated H200", (9, 0), 1 << 30, 132, 232448)
@@ -282,6 +282,9 @@ class FakeDriver:
 
     def blocks_at_a_time(self, function: int, threads: int, shared_bytes: int) -> int:
         return 2048 // threads
+
+    def launcher(self, function: int, kernel: Kernel) -> Launcher:
+        return partial(self.launch, function, kernel)
 
     def launch(self, function: int, kernel: Kernel, addresses: Sequence[int], stream: int) -> None:
         self._enter("launch")

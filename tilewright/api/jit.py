@@ -47,13 +47,16 @@ Names = str | Iterable[str]
 
 
 class _Latest(NamedTuple):
-    """The native function of the latest call on NumPy arrays: it checks the types of its arguments itself, and
-    gives `MISMATCH` when they are others. Good under just these `options`."""
+    """The function of the latest call on NumPy arrays, or on arrays on a device: it checks the types of its arguments
+    itself, and gives `MISMATCH` when they are others. Good under just these `options`."""
 
     options: Options | None
     function: Callable[..., Any]
     n_inputs: int
     result: Structure
+
+
+_MOST_ON_DEVICE = 8
 
 
 class _Setting(NamedTuple):
@@ -93,6 +96,8 @@ class JitFunction:
         self._compiled: dict[tuple[Any, _Setting], Compiled] = {}
         self._by_arrays: dict[tuple[Any, ...], tuple[Executable, Structure]] = {}
         self._latest = _Latest(*UNSETTLED, 0, LEAF)
+        # Plain calls on a device, the latest first: types and kinds of arrays alternate.
+        self._on_device: list[_Latest] = []
         self._lock = Lock()
         self._sizes = self._sized(dims, buckets or {}) if dims or buckets else None
 
@@ -132,7 +137,12 @@ class JitFunction:
             raise
 
     def _look_up(self, args: tuple[Any, ...], kwargs: dict[str, Any], setting: _Setting) -> Any:
-        """Find the program by the types of the arguments: quickly if all are arrays in CPU memory, by position."""
+        """Find the program by the types of the arguments: quickly if all are arrays in CPU memory or on a device, by
+        position."""
+        if self._on_device and not kwargs:
+            found = self._plain_on_device(args)
+            if found is not MISMATCH:
+                return found
         if kwargs or not self._by_arrays:
             return self._call(args, kwargs, setting)
         arrays, restore = args, None
@@ -187,7 +197,33 @@ class JitFunction:
                 if compiled is None:
                     compiled = self._trace(call, args, kwargs).compile(setting.target)
                     self._remember(key, compiled, call)
-        return compiled.run(call)
+        result = compiled.run(call)
+        if call.on_device and call.is_positional() and not (self._static or self._donate or call.has_complex()):
+            self._remember_on_device(compiled, call)
+        return result
+
+    def _plain_on_device(self, args: tuple[Any, ...]) -> Any:
+        """The result of a call like one before on arrays on a device, or `MISMATCH`."""
+        options = current()
+        if capturing():
+            return MISMATCH
+        for found in self._on_device:
+            if found.options is options and found.n_inputs == len(args):
+                result = found.function(*args)
+                if result is not MISMATCH:
+                    self._latest = found
+                    return result if found.result is LEAF else build(found.result, result)
+        return MISMATCH
+
+    def _remember_on_device(self, compiled: Compiled, call: Call) -> None:
+        result, count = compiled.lowered.result, len(compiled.lowered.graph.outputs)
+        if len(call.on_device) < len(call.arrays) or (result is not LEAF and count == 1):
+            return
+        options, function = compiled.executable.settled_on_device(call.arrays)
+        if options is not None:
+            found = _Latest(options, function, len(call.arrays), result)
+            self._on_device = [found, *self._on_device[: _MOST_ON_DEVICE - 1]]
+            self._latest = found
 
     def _remember(self, key: tuple[object, _Setting], compiled: Compiled, call: Call) -> None:
         self._compiled[key] = compiled

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar, NamedTuple, overload
 
 import numpy as np
 
@@ -18,14 +18,16 @@ from tilewright.api.lifting import cast, element_type, is_scalar, lift
 from tilewright.api.programs import CompiledProgram, LoweredProgram, checked_target
 from tilewright.api.stages import check_place
 from tilewright.errors import ArgumentError, DTypeError, KernelSignatureError, OverlapError, ShapeError, TilewrightError
+from tilewright.events import capturing
 from tilewright.frontend import tracing
 from tilewright.frontend.identity import static_key
 from tilewright.frontend.pyast import Specialisation
 from tilewright.frontend.pyast_signature import IN, INOUT, OUT, ArrayParameter, KernelSignature, read_signature
 from tilewright.frontend.trace import Graph, Value
 from tilewright.locks import Lock
-from tilewright.options import current
+from tilewright.options import Options, current
 from tilewright.primitives import ArrayType
+from tilewright.runtime.cpu.native import MISMATCH
 from tilewright.runtime.dlpack import is_readonly, on_cuda, to_numpy
 from tilewright.targets.base import Executable
 
@@ -46,6 +48,7 @@ class Kernel:
         self._target = checked_target(target)
         self.kernel_signature: KernelSignature = read_signature(function, local_names)
         self._compiled: dict[tuple[Any, ...], CompiledKernel] = {}
+        self._plain: list[_Plain] = []
         self._lock = Lock()
 
     def __reduce__(self) -> str:
@@ -66,8 +69,12 @@ class Kernel:
         try:
             if tracing.is_tracing():
                 return self._traced(args, kwargs)
+            if self._plain:
+                result = self._run_plain(args, kwargs)
+                if result is not MISMATCH:
+                    return result
             arrays, static = self._split(args, kwargs)
-            return self._run(arrays, static)
+            return self._run(arrays, static, args, kwargs)
         except TilewrightError as error:
             raise located(error) from None
 
@@ -124,7 +131,13 @@ class Kernel:
 
     # ---- running ------------------------------------------------------------------------------------------------
 
-    def _run(self, arrays: Sequence[tuple[ArrayParameter, object]], static: dict[str, Any]) -> Any:
+    def _run(
+        self,
+        arrays: Sequence[tuple[ArrayParameter, object]],
+        static: dict[str, Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
         tensors: dict[str, KernelArray] = {}
         restore: Restore | None = None
         for parameter, value in arrays:
@@ -133,6 +146,8 @@ class Kernel:
         compiled = self._find(tensors, static)
         fresh = len(arrays) < len(self.kernel_signature.arrays)
         results = compiled.run(tensors)
+        if len(args) == len(arrays) and all(isinstance(each, _OnDevice) for each in tensors.values()):
+            self._remember_plain(compiled, args, kwargs)
         if not fresh:
             return None
         on_device = next((each for each in tensors.values() if isinstance(each, _OnDevice)), None)
@@ -140,6 +155,34 @@ class Kernel:
         outputs = [results[p.name] for p in self.kernel_signature.arrays if p.effect == OUT]
         restored = [back(r) if back is not None else r for r in outputs]
         return restored[0] if len(restored) == 1 else tuple(restored)
+
+    def _run_plain(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of a call like one before on arrays on a device, or `MISMATCH`."""
+        if capturing():
+            return MISMATCH
+        options = current()
+        for plain in self._plain:
+            if plain.options is options and plain.count == len(args) and plain.has(kwargs):
+                result = plain(args)
+                if result is not MISMATCH:
+                    return result
+        return MISMATCH
+
+    def _remember_plain(self, compiled: CompiledKernel, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
+        """Serve calls like this one, whose arrays are all on a device, without a look at anything else."""
+        parameters = self.kernel_signature.arrays
+        fresh = len(args) < len(parameters)
+        given = [p for p in parameters if p.effect != OUT or not fresh]
+        inputs = tuple(n for n, p in enumerate(given) if p.effect != OUT)
+        # Program files take InOut arrays as inputs and as outputs.
+        outputs = () if fresh else tuple(n for n, p in enumerate(given) if p.effect != IN)
+        options, function = compiled.executable.settled_on_device([args[n] for n in inputs], [args[n] for n in outputs])
+        if options is not None:
+            written = [p for p in parameters if p.effect != IN]
+            results = tuple(n for n, p in enumerate(written) if p.effect == OUT) if fresh else None
+            static = {name: static_key(value) for name, value in kwargs.items()}
+            plain = _Plain(options, len(args), static, function, (*inputs, *outputs), results)
+            self._plain = [plain, *self._plain[: _MOST_PLAIN - 1]]
 
     def _find(self, tensors: dict[str, KernelArray], static: dict[str, object]) -> CompiledKernel:
         target = self._target or current().target
@@ -175,6 +218,37 @@ class Kernel:
         values = [x.value for x in operands.values()]
         results = [Array(v, graph) for v in add_call(graph, specialisation, values)]
         return results[0] if len(results) == 1 else tuple(results)
+
+
+_MOST_PLAIN = 8
+
+
+class _Plain(NamedTuple):
+    """Calls with `count` arrays on a device and compile-time values with the keys `static`, under these options:
+    `function` takes the arrays at `order`, and its results at `results` are those of the kernel; None if it gives
+    none."""
+
+    options: Options
+    count: int
+    static: dict[str, Any]
+    function: Callable[..., Any]
+    order: tuple[int, ...]
+    results: tuple[int, ...] | None
+
+    def has(self, static: dict[str, Any]) -> bool:
+        """Whether compile-time values are the same, and of the same types."""
+        same_names = static.keys() == self.static.keys()
+        return same_names and all(static_key(value) == self.static[name] for name, value in static.items())
+
+    def __call__(self, args: tuple[Any, ...]) -> Any:
+        found = self.function(*[args[n] for n in self.order])
+        if found is MISMATCH:
+            return MISMATCH
+        if self.results is None:
+            return None
+        every = found if isinstance(found, tuple) else (found,)
+        chosen = [every[n] for n in self.results]
+        return chosen[0] if len(chosen) == 1 else tuple(chosen)
 
 
 def add_call(graph: Graph, specialisation: Specialisation, operands: Sequence[Value]) -> tuple[Value, ...]:

@@ -72,11 +72,15 @@ class Call:
         leaves = self.signature.leaves
         return any(leaf is complex if isinstance(leaf, type) else leaf[1].kind == "c" for leaf in leaves)
 
+    def is_positional(self) -> bool:
+        """Whether all arguments are arrays, given by position and in no container."""
+        positional, named = self.signature.structure.children
+        return not named.children and all(child is LEAF for child in positional.children)
+
     def plain_types(self) -> list[Any] | None:
         """The shape and the type of each argument in turn, if all are arrays in CPU memory, given by position and in no
         container."""
-        positional, named = self.signature.structure.children
-        if named.children or self.on_device or any(child is not LEAF for child in positional.children):
+        if self.on_device or not self.is_positional():
             return None
         types: list[Any] = []
         for leaf in self.signature.leaves:

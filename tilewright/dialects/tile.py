@@ -356,8 +356,11 @@ class RelayoutOp(PlainOp):
 
 @operation
 class MapOp(TileOp):
+    """A scalar function of each element. `ftz` (flush to zero): a result that is subnormal may be 0."""
+
     name = "tile.map"
     fn: str = attribute()
+    ftz: bool = attribute(default=False)
 
 
 @operation

@@ -66,6 +66,10 @@ class ProgramFile:
         self._verify = verify_constants
         self._elsewhere = tuple(elsewhere)
 
+    def settled_on_device(self, arrays: Sequence[object], outputs: Sequence[object] = ()) -> Settled:
+        """The function that serves plain calls on arrays on a device such as these: none does."""
+        return UNSETTLED
+
     def verify(self) -> None:
         """Check the constants of a loaded program now instead of at its first call.
 

@@ -62,6 +62,11 @@ class Executable(Protocol):
     @property
     def cache_state(self) -> str: ...
 
+    def settled_on_device(self, arrays: Sequence[object], outputs: Sequence[object] = ()) -> Settled:
+        """The function that serves plain calls on arrays on a device such as these, with results of the kind of the
+        first."""
+        ...
+
     def link(self, keep: Keep) -> AnyProgram:
         """The runnable program with its constants as `keep` has them.
 
@@ -123,6 +128,9 @@ class LinkedExecutable(ABC):
     def settled(self) -> Settled:
         return self.program.settled
 
+    def settled_on_device(self, arrays: Sequence[object], outputs: Sequence[object] = ()) -> Settled:
+        return self.program.settled_on_device(arrays, outputs)
+
     @property
     def cache_state(self) -> str:
         return "off"
@@ -150,6 +158,9 @@ class UnlinkedExecutable(ABC):
 
     @property
     def settled(self) -> Settled:
+        return UNSETTLED
+
+    def settled_on_device(self, arrays: Sequence[object], outputs: Sequence[object] = ()) -> Settled:
         return UNSETTLED
 
     @property

@@ -1,6 +1,7 @@
 """PTX ISA, "Floating-Point Instructions" and "Half Precision Floating-Point Instructions"."""
 
 from collections.abc import Callable
+from functools import reduce
 
 import numpy as np
 
@@ -193,12 +194,16 @@ def copysign(words: Words) -> Pure:
 
 
 def extreme(words: Words) -> Pure:
-    """min and max: -0 is below +0; a NaN yields the other operand, or with `.NaN` NaN."""
+    """min and max: -0 is below +0; a NaN yields the other operand, or with `.NaN` NaN. f32 has a form of three operands
+    (PTX ISA, "Floating Point Instructions: max")."""
     name = words.take_type(FLOATS)
+    sources = len(words.instruction.operands) - 1
+    if sources not in ((2, 3) if name == "f32" else (2,)):
+        raise words.unknown()
     keep_nan = words.take("NaN")
     least = words.name == "min"
 
-    def compute(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    def of_two(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         a, b = np.broadcast_arrays(a, b)
         negative_first = (a == b) & (sign_bit(np.ascontiguousarray(a)) != 0)
         a_first = (a < b) | negative_first
@@ -208,7 +213,7 @@ def extreme(words: Words) -> Pure:
             result = np.where(np.isnan(b), b, np.where(np.isnan(a), a, result))
         return canonical(result)
 
-    return _finished(words, name, compute, 2)
+    return _finished(words, name, lambda *operands: reduce(of_two, operands), sources)
 
 
 def test_property(words: Words) -> Pure:

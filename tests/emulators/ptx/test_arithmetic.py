@@ -257,6 +257,15 @@ def test_extremes_order_zeros_and_choose_numbers_before_nan(operation: str, name
     assert_same_floats(actual, expected, name, a, b)
 
 
+@pytest.mark.parametrize("operation", ["min.f32", "max.NaN.f32"])
+def test_extremes_of_three(operation: str) -> None:
+    values = np.array([1.0, -2.0, np.nan, 3.0], np.float32)
+    a, b, c = (each.ravel() for each in np.meshgrid(values, values, values))
+    actual = apply(operation, "f32", ("f32", a), ("f32", b), ("f32", c)).view(np.float32)
+    function = np.fmin if operation == "min.f32" else np.maximum
+    np.testing.assert_array_equal(actual, function(function(a, b), c))
+
+
 def test_packed_halves_are_two_numbers() -> None:
     generator = np.random.default_rng(8)
     a, b, c = generator.standard_normal((3, 256)).astype(np.float16)

@@ -404,10 +404,12 @@ class MmaOp(PlainOp):
 
 @operation
 class MmaWaitOp(PlainOp):
-    """The accumulator, when all asynchronous MMAs of the threads but the newest `pending` have been done."""
+    """The accumulator, when all asynchronous MMAs of the threads but the newest `pending` have been done. What is
+    `computed` is before the threads wait, while the MMAs are under way."""
 
     name = "scheduled.mma_wait"
     accumulator: SSAValue = operand()
+    computed: Sequence[SSAValue] = operands(default=())
     pending: int = attribute()
     result: Result = result()
 

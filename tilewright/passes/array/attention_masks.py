@@ -67,6 +67,24 @@ def causal_masks(scores: SSAValue) -> list[Causal]:
     return found
 
 
+def scale_of(scores: SSAValue, product: SSAValue) -> tuple[array.MapOp, float] | None:
+    """The multiplication of a product by a positive number, and that number, where scores are this but for those that
+    are -inf; None if they are anything else."""
+    value = scores
+    while isinstance(value.owner, array.MapOp) and value.owner.fn == "select" and _has_infinities(value):
+        if _splat(value.owner.operands[2]) != float("-inf"):
+            return None
+        value = value.owner.operands[1]
+    op = value.owner
+    if not isinstance(op, array.MapOp) or op.fn != "multiply":
+        return None
+    for factor, other in (op.operands, reversed(op.operands)):
+        number = _splat(other)
+        if factor is product and number is not None and 0 < number < float("inf"):
+            return op, number
+    return None
+
+
 def depends_on_positions(value: SSAValue) -> bool:
     """Whether an array is computed from its coordinates and nothing else, element by element."""
     return all(_is_position(each) or _is_elementwise(each) for each in producers_first([value], _computed_from))

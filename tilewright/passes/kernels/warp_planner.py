@@ -172,7 +172,8 @@ class WarpPlanner:
         rows, keys = max(REGISTER_ROWS >> level, LEAST_ROWS), max(REGISTER_KEYS >> level, LEAST_KEYS)
         whole = shape[row_dim] > 1  # warps multiply whole tiles
         row_extent = rows if whole else even_split(shape[row_dim], rows)
-        plan = AttentionPlan(shape, row_dim, row_extent, key_steps(shape[-1], keys), shared_heads(parts), operand)
+        steps, heads = key_steps(shape[-1], keys), shared_heads(parts)
+        plan = AttentionPlan(shape, row_dim, row_extent, steps, heads, operand, in_base_2=True)
         return _by_warpgroups(parts, plan, operand, self.machine) if whole and not level else plan
 
     def ordered(self, op: Ordered, level: int = 0) -> OrderedPlan:

@@ -206,19 +206,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from xdsl.dialects.builtin import IndexType
+from xdsl.dialects.builtin import IndexType, NoneAttr, TensorType
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineConstantExpr, AffineExpr, AffineMap
 
 from tilewright.cost.warps.products import WARPGROUP
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import rebuilt
-from tilewright.dialects.rewriting import block_of, erase, insert_before
+from tilewright.dialects.base import array_type, rebuilt
+from tilewright.dialects.rewriting import block_of, erase, in_block, insert_before
 from tilewright.dialects.scheduled import asynchronous
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.fallbacks import NO_ROOM_FOR_STAGES
-from tilewright.passes.warps.chain_feeds import Feed, Fill, check_turns, feeds_of, first_use, loop_of, wait_of
+from tilewright.passes.warps.chain_feeds import Feed, Fill, check_turns, feeds_of, first_use, loop_of, users_of, wait_of
 from tilewright.passes.warps.copied_windows import Refused
 from tilewright.passes.warps.copying_role import COPIES, barriers, in_zones, labels_around
 from tilewright.passes.warps.operand_rings import Operand, described, remove_trips, stage_of, take_from, with_symbols
@@ -476,13 +476,36 @@ class _Writer:
         stages are empty, if a later window comes there."""
         wait, block = wait_of(product), block_of(product)
         target = first_use(wait)
-        wait.detach()
-        block.insert_op_before(wait, target)
-        begun = list(block.ops)[block.get_operation_index(product) + 1 : block.get_operation_index(wait)]
+        begun = list(block.ops)[block.get_operation_index(product) + 1 : block.get_operation_index(target)]
         pending = sum(isinstance(op, scheduled.MmaOp) and op.asynchronous for op in begun)
-        wait.pending = pending
-        is_behind = block is not self.loop.body.block and block.get_operation_index(wait) > block.get_operation_index(
+        late = scheduled.MmaWaitOp(
+            accumulator=wait.accumulator,
+            computed=_rows_between(begun, target),
+            pending=pending,
+            result=wait.result.type,
+        )
+        insert_before(target, late)
+        wait.result.replace_all_uses_with(late.result)
+        erase(wait)
+        is_behind = block is not self.loop.body.block and block.get_operation_index(late) > block.get_operation_index(
             self.loop
         )
         read = [(each, fill) for each, fill in self._fills_of(product) if not each.feed.is_resident and not is_behind]
         insert_before(target, *(each.arrive_empty(fill) for each, fill in read))
+
+
+def _rows_between(begun: Sequence[Operation], target: Operation) -> list[SSAValue]:
+    """What is computed while a matmul is under way and used later: sums and maxima of rows, of which there are few and
+    which depend on all elements."""
+    block = block_of(target)
+    end = block.get_operation_index(target)
+
+    def is_used_later(value: SSAValue) -> bool:
+        return any(block.get_operation_index(in_block(user, block)) >= end for user in users_of(value))
+
+    held = [value for op in begun for value in op.results if _is_in_registers(value)]
+    return [value for value in held if array_type(value).rank == 1 and is_used_later(value)]
+
+
+def _is_in_registers(value: SSAValue) -> bool:
+    return isinstance(value.type, TensorType) and not isinstance(value.type.encoding, NoneAttr)

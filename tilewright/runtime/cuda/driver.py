@@ -11,9 +11,9 @@ import contextlib
 import ctypes
 import functools
 import importlib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from tilewright.errors import DeviceError, ResourceUnavailable
 from tilewright.locks import Lock
@@ -94,6 +94,10 @@ class Device:
         return f"{self.ordinal}: {self.name}, compute capability {self.capability[0]}.{self.capability[1]}"
 
 
+Launcher: TypeAlias = Callable[[Sequence[int], int], None]
+"""Runs a kernel on the arrays at some addresses, on a stream; its tensor maps are made of the addresses."""
+
+
 class Driver(Protocol):
     """The calls. All that fail raise `DriverFailure`."""
 
@@ -131,8 +135,8 @@ class Driver(Protocol):
         """How many blocks of a function one multiprocessor holds."""
         ...
 
-    def launch(self, function: int, kernel: Kernel, addresses: Sequence[int], stream: int) -> None:
-        """Run a kernel on the arrays at some addresses; its tensor maps are made of them."""
+    def launcher(self, function: int, kernel: Kernel) -> Launcher:
+        """What runs a kernel, one call at a time."""
         ...
 
     def allocate(self, nbytes: int) -> int:
@@ -198,12 +202,87 @@ class Driver(Protocol):
     def close_graph(self, graph: int) -> None: ...
 
 
+class _BindingsContext:
+    """A context, current inside. Mostly it is already, after other libraries of this process made it so."""
+
+    __slots__ = ("_call", "_context", "_is_pushed")
+
+    def __init__(self, call: Callable[..., Any], context: Any) -> None:
+        self._call = call
+        self._context = context
+        self._is_pushed = False
+
+    def __enter__(self) -> None:
+        if int(self._call("cuCtxGetCurrent")) != int(self._context):
+            self._call("cuCtxPushCurrent", self._context)
+            self._is_pushed = True
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_pushed:
+            self._call("cuCtxPopCurrent")
+
+
+class _BindingsLauncher:
+    """A kernel with the memory that its launches are described in. The driver copies parameters when it is called."""
+
+    def __init__(
+        self,
+        api: Any,
+        call: Callable[..., Any],
+        function: int,
+        kernel: Kernel,
+        tensor_map: Callable[[TensorMap, int], bytes],
+    ) -> None:
+        self._api, self._call, self._function, self._kernel, self._tensor_map = api, call, function, kernel, tensor_map
+        self._config = _launch_config(api, kernel)
+        self._stream: int | None = None
+        # The driver wants the addresses of the parameters, each of which is an address or a tensor map.
+        count, maps = len(kernel.parameters), len(kernel.tensor_maps)
+        self._values = (ctypes.c_void_p * count)()
+        self._maps = (ctypes.c_char * (_TENSOR_MAP_BYTES * maps))()
+        self._mapped: list[int | None] = [None] * maps
+        places = [ctypes.addressof(self._values) + ctypes.sizeof(ctypes.c_void_p) * number for number in range(count)]
+        places += [ctypes.addressof(self._maps) + _TENSOR_MAP_BYTES * number for number in range(maps)]
+        self._pointers = (ctypes.c_void_p * len(places))(*places)
+        self._pointers_at = ctypes.addressof(self._pointers)
+
+    def __call__(self, addresses: Sequence[int], stream: int) -> None:
+        if stream != self._stream:
+            self._config.hStream = self._api.CUstream(stream)
+            self._stream = stream
+        self._values[:] = addresses
+        for number, described in enumerate(self._kernel.tensor_maps):
+            address = addresses[described.parameter]
+            if address != self._mapped[number]:
+                start = _TENSOR_MAP_BYTES * number
+                self._maps[start : start + _TENSOR_MAP_BYTES] = self._tensor_map(described, address)
+                self._mapped[number] = address
+        self._call("cuLaunchKernelEx", self._config, self._function, self._pointers_at, 0)
+
+
+def _launch_config(api: Any, kernel: Kernel) -> Any:
+    config = api.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = kernel.blocks, 1, 1
+    config.blockDimX, config.blockDimY, config.blockDimZ = kernel.threads, 1, 1
+    config.sharedMemBytes = kernel.shared_bytes
+    config.numAttrs = 0
+    if kernel.cluster > 1:
+        cluster = api.CUlaunchAttribute()
+        cluster.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        cluster.value.clusterDim.x = kernel.cluster
+        cluster.value.clusterDim.y = cluster.value.clusterDim.z = 1
+        config.attrs, config.numAttrs = [cluster], 1
+    return config
+
+
 class BindingsDriver:
     """The calls over `cuda.bindings.driver`.
 
     Raises:
         ResourceUnavailable: there is no driver, or no bindings to it.
     """
+
+    _success: Any = None
 
     def __init__(self) -> None:
         try:
@@ -217,6 +296,7 @@ class BindingsDriver:
         except Exception as error:  # the bindings have their own for a library that is not there
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ResourceUnavailable(f"NVIDIA's driver is not there: {reason}", help=INSTALL) from None
+        self._success = self._api.CUresult.CUDA_SUCCESS
         self._contexts: dict[int, Any] = {}
         self._pools: dict[int, Any] = {}
         self._lock = Lock()
@@ -224,7 +304,7 @@ class BindingsDriver:
     def _call(self, call: str, *arguments: object) -> Any:
         """The results of a call: nothing, one, or a tuple."""
         status, *results = getattr(self._api, call)(*arguments)
-        if status.value != 0:
+        if status is not self._success and status.value != 0:
             raise DriverFailure(call, status.name, self._text(status))
         return results[0] if len(results) == 1 else tuple(results)
 
@@ -256,13 +336,8 @@ class BindingsDriver:
         attribute = getattr(self._api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(self._call("cuDeviceGetAttribute", attribute, handle))
 
-    @contextlib.contextmanager
-    def context(self, ordinal: int) -> Generator[None]:
-        self._call("cuCtxPushCurrent", self._contexts.get(ordinal) or self._open(ordinal))
-        try:
-            yield
-        finally:
-            self._call("cuCtxPopCurrent")
+    def context(self, ordinal: int) -> contextlib.AbstractContextManager[None]:
+        return _BindingsContext(self._call, self._contexts.get(ordinal) or self._open(ordinal))
 
     def _open(self, ordinal: int) -> Any:
         """The primary context, retained for as long as the process lives."""
@@ -315,30 +390,8 @@ class BindingsDriver:
     def blocks_at_a_time(self, function: int, threads: int, shared_bytes: int) -> int:
         return int(self._call("cuOccupancyMaxActiveBlocksPerMultiprocessor", function, threads, shared_bytes))
 
-    def launch(self, function: int, kernel: Kernel, addresses: Sequence[int], stream: int) -> None:
-        api = self._api
-        config = api.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = kernel.blocks, 1, 1
-        config.blockDimX, config.blockDimY, config.blockDimZ = kernel.threads, 1, 1
-        config.sharedMemBytes = kernel.shared_bytes
-        config.hStream = api.CUstream(stream)
-        if kernel.cluster > 1:
-            cluster = api.CUlaunchAttribute()
-            cluster.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            cluster.value.clusterDim.x = kernel.cluster
-            cluster.value.clusterDim.y = cluster.value.clusterDim.z = 1
-            config.attrs, config.numAttrs = [cluster], 1
-        else:
-            config.numAttrs = 0
-        # The driver wants the addresses of the parameters, each of which is an address or a tensor map; it copies them.
-        values = (ctypes.c_void_p * len(addresses))(*addresses)
-        maps = [self._tensor_map(each, addresses[each.parameter]) for each in kernel.tensor_maps]
-        contents = (ctypes.c_char * (_TENSOR_MAP_BYTES * len(maps))).from_buffer_copy(b"".join(maps))
-        step = ctypes.sizeof(ctypes.c_void_p)
-        places = [ctypes.addressof(values) + step * number for number in range(len(addresses))]
-        places += [ctypes.addressof(contents) + _TENSOR_MAP_BYTES * number for number in range(len(maps))]
-        pointers = (ctypes.c_void_p * len(places))(*places)
-        self._call("cuLaunchKernelEx", config, function, ctypes.addressof(pointers), 0)
+    def launcher(self, function: int, kernel: Kernel) -> Launcher:
+        return _BindingsLauncher(self._api, self._call, function, kernel, self._tensor_map)
 
     def allocate(self, nbytes: int) -> int:
         return int(self._with_pool_emptied("cuMemAlloc", nbytes))

@@ -21,7 +21,7 @@ from tilewright.locks import Lock
 from tilewright.options import current
 from tilewright.runtime.abi import round_up
 from tilewright.runtime.container import Bytes
-from tilewright.runtime.cuda.driver import Device, Driver, DriverFailure
+from tilewright.runtime.cuda.driver import Device, Driver, DriverFailure, Launcher
 from tilewright.runtime.cuda.steps import Copy, DeviceCode, If, Kernel, Launch, Step, While
 from tilewright.runtime.cuda.stream import Stream, capturing, own_stream
 from tilewright.runtime.manifest import Manifest
@@ -38,11 +38,12 @@ _LAUNCHES_LEVEL = 2
 
 class Workspace:
     """Memory of one call at a time: `staging` is 0 until a call wants it. `graphs` are those of the calls with each
-    addresses, the latest last, or None where there was one such call."""
+    addresses, the latest last, or None where there was one such call. `launchers` are those of the kernels."""
 
     def __init__(self, arena: int) -> None:
         self.arena = arena
         self.staging = 0
+        self.launchers: dict[int, Launcher] = {}
         self.event = 0
         self.stream: Stream | None = None
         self.graphs: OrderedDict[tuple[int, ...], int | None] = OrderedDict()
@@ -153,6 +154,8 @@ class Loaded:
 
     def leave_running(self, workspace: Workspace, stream: Stream) -> None:
         """The call returns before it is done: the workspace's next user waits for it, on another stream."""
+        if not workspace.arena and not workspace.staging:
+            return
         workspace.event = workspace.event or self.driver.new_event()
         self.driver.record(workspace.event, stream.handle)
         workspace.stream = stream
@@ -203,7 +206,18 @@ class Loaded:
                 with self._naming("the graph"):
                     self.driver.launch_graph(graph, stream.handle)
                 return
-        self._take(self.code.steps, buffers, stream.handle)
+        self._take(self.code.steps, buffers, workspace, stream.handle)
+
+    def launch(self, arrays: tuple[int, ...], stream: Stream) -> None:
+        """Launch the program on the addresses of its inputs and outputs, and leave it running.
+
+        Raises:
+            ResourceExhausted: there is no memory for a workspace.
+            DeviceError: a launch fails.
+        """
+        with self.lease(stream) as workspace:
+            self.run(workspace, arrays, stream)
+            self.leave_running(workspace, stream)
 
     def finish(self, workspace: Workspace, stream: Stream) -> None:
         """Wait for what was launched on a stream; nothing uses the workspace any more.
@@ -224,7 +238,7 @@ class Loaded:
         graph = graphs.pop(arrays, None)
         if known and graph is None:
             # The caller's stream may be one that cannot be captured, and nothing of it is wanted here.
-            graph = self._captured(buffers, own_stream(self.driver, self.device.ordinal).handle)
+            graph = self._captured(buffers, workspace)
             emit("runtime.graph", level=_LAUNCHES_LEVEL, name=self.manifest.name, steps=len(self.code.steps))
         graphs[arrays] = graph
         if len(graphs) > _MOST_GRAPHS:
@@ -233,35 +247,36 @@ class Loaded:
                 self.driver.close_graph(oldest)
         return graph
 
-    def _captured(self, buffers: Sequence[int], stream: int) -> int:
+    def _captured(self, buffers: Sequence[int], workspace: Workspace) -> int:
+        stream = own_stream(self.driver, self.device.ordinal).handle
         with capturing(), self._naming("capturing the launches"):
             self.driver.begin_capture(stream)
             try:
-                self._take(self.code.steps, buffers, stream)
+                self._take(self.code.steps, buffers, workspace, stream)
             except BaseException:
                 with contextlib.suppress(TilewrightError):
                     self.driver.close_graph(self.driver.end_capture(stream))
                 raise
             return self.driver.end_capture(stream)
 
-    def _take(self, steps: Sequence[Step], buffers: Sequence[int], stream: int) -> None:
+    def _take(self, steps: Sequence[Step], buffers: Sequence[int], workspace: Workspace, stream: int) -> None:
         for step in steps:
             if isinstance(step, Launch):
-                self._launch(step, buffers, stream)
+                self._launch(step, buffers, workspace, stream)
             elif isinstance(step, Copy):
                 with self._naming("a copy"):
                     self.driver.copy(buffers[step.target], buffers[step.source], step.nbytes, stream)
             elif isinstance(step, If):
                 branch = step.then if self._is_set(buffers[step.flag], stream) else step.otherwise
-                self._take(branch, buffers, stream)
+                self._take(branch, buffers, workspace, stream)
             else:
-                self._loop(step, buffers, stream)
+                self._loop(step, buffers, workspace, stream)
 
-    def _loop(self, step: While, buffers: Sequence[int], stream: int) -> None:
-        self._take(step.condition, buffers, stream)
+    def _loop(self, step: While, buffers: Sequence[int], workspace: Workspace, stream: int) -> None:
+        self._take(step.condition, buffers, workspace, stream)
         while self._is_set(buffers[step.flag], stream):
-            self._take(step.body, buffers, stream)
-            self._take(step.condition, buffers, stream)
+            self._take(step.body, buffers, workspace, stream)
+            self._take(step.condition, buffers, workspace, stream)
 
     def _is_set(self, address: int, stream: int) -> bool:
         flag = np.empty(1, np.uint8)
@@ -270,17 +285,22 @@ class Loaded:
             self.driver.synchronise(stream)
         return bool(flag[0])
 
-    def _launch(self, step: Launch, buffers: Sequence[int], stream: int) -> None:
+    def _launch(self, step: Launch, buffers: Sequence[int], workspace: Workspace, stream: int) -> None:
         kernel = self.code.kernels[step.kernel]
         addresses = [buffers[number] for number in step.buffers]
-        with self._naming(f"the kernel `{kernel.name}`"):
+        launch = workspace.launchers.get(step.kernel)
+        if launch is None:
+            launch = self.driver.launcher(self._functions[step.kernel], kernel)
+            workspace.launchers[step.kernel] = launch
+        try:
             if listening(_LAUNCHES_LEVEL):
-                self._launch_timed(kernel, self._functions[step.kernel], addresses, stream)
+                self._launch_timed(kernel, launch, addresses, stream)
             else:
-                self.driver.launch(self._functions[step.kernel], kernel, addresses, stream)
-            path = current().trace_file
-            if kernel.zones is not None and path is not None:
+                launch(addresses, stream)
+            if kernel.zones is not None and (path := current().trace_file) is not None:
                 self._trace(kernel, kernel.zones, path, addresses[-1], stream)
+        except DriverFailure as error:
+            raise self._named(f"the kernel `{kernel.name}`", error) from None
 
     def _trace(self, kernel: Kernel, zones: Zones, path: Path, address: int, stream: int) -> None:
         """Wait for a kernel, and write down what it recorded."""
@@ -290,12 +310,12 @@ class Loaded:
         ordinal = self.device.ordinal
         add_launch(path, (ordinal, f"cuda:{ordinal} {self.device.name}"), kernel.name, zones, records)
 
-    def _launch_timed(self, kernel: Kernel, function: int, addresses: Sequence[int], stream: int) -> None:
+    def _launch_timed(self, kernel: Kernel, launch: Launcher, addresses: Sequence[int], stream: int) -> None:
         """Launch a kernel and wait for it, so that what fails is known."""
         driver = self.driver
         start, end = driver.new_event(timed=True), driver.new_event(timed=True)
         driver.record(start, stream)
-        driver.launch(function, kernel, addresses, stream)
+        launch(addresses, stream)
         driver.record(end, stream)
         driver.synchronise(stream)
         seconds = driver.elapsed_s(start, end)
@@ -315,9 +335,11 @@ class Loaded:
         try:
             yield
         except DriverFailure as error:
-            raise DeviceError(
-                f"{what} of `{self.manifest.name}` on cuda:{self.device}: {error.message}", help=error.help
-            ) from None
+            raise self._named(what, error) from None
+
+    def _named(self, what: str, error: DriverFailure) -> DeviceError:
+        message = f"{what} of `{self.manifest.name}` on cuda:{self.device}: {error.message}"
+        return DeviceError(message, help=error.help)
 
     def close(self) -> None:
         """Give everything back; no call is under way."""

@@ -29,20 +29,23 @@ from tilewright.errors import (
     UnsupportedOnTargetError,
     user_location,
 )
-from tilewright.events import emit
+from tilewright.events import capturing, emit, listening
 from tilewright.locks import Lock
-from tilewright.options import current
+from tilewright.options import Options, current
 from tilewright.runtime.arguments import check_array, check_count, check_host_output, check_overlap, listed_outputs
 from tilewright.runtime.cuda import driver as cuda_driver
 from tilewright.runtime.cuda.array import DeviceArray, Memory, device_of, library_stream, on_device
 from tilewright.runtime.cuda.driver import DriverFailure
 from tilewright.runtime.cuda.loaded import Loaded, Workspace
+from tilewright.runtime.cuda.plain_call import PlainCall, is_plain
 from tilewright.runtime.cuda.steps import ALIGNMENT_BYTES, DeviceCode
 from tilewright.runtime.cuda.stream import Stream, chosen_stream, own_stream, stream_of, when_not_capturing
 from tilewright.runtime.manifest import ArraySpec, split_objects
 from tilewright.runtime.program_file import UNSETTLED, Array, ProgramFile, Settled
 
 Given = Array | DeviceArray
+
+_NOT_PLAIN: tuple[Options | None, PlainCall | None] = (None, None)
 
 
 class DeviceProgram(ProgramFile):
@@ -55,6 +58,8 @@ class DeviceProgram(ProgramFile):
         self._code: DeviceCode = self.manifest.device
         self._loaded: dict[tuple[cuda_driver.Driver, int | None], Loaded] = {}
         self._lock = Lock()
+        # What plain calls under these options use, with results of ours.
+        self._plain: tuple[Options, PlainCall] | None = None
 
     def __del__(self) -> None:
         # At the interpreter's exit the driver may be gone, and all memory with it.
@@ -81,20 +86,47 @@ class DeviceProgram(ProgramFile):
             DeviceError: the driver or a kernel failed.
         """
         try:
-            return self._call(arrays, out, stream)
+            check_count(self.manifest, arrays)
+            given = [] if out is None else listed_outputs(self.manifest, out)
+            options, plain = self._plain or _NOT_PLAIN
+            if stream is None and options is current() and not capturing() and plain is not None:
+                results = plain.run(arrays, given)
+                if results is not None:
+                    return results[0] if len(results) == 1 else tuple(results)
+            result = self._call(arrays, given, stream)
+            self._plain = self._settle(arrays, given, restores=False)
+            return result
         except TilewrightError as error:
             error.location = error.location or user_location()
             raise
 
     @property
     def settled(self) -> Settled:
-        """The function that serves plain calls without this class: none does."""
+        """The function that serves plain calls on arrays of the host without this class: none does."""
         return UNSETTLED
 
-    def _call(self, arrays: Sequence[object], out: object, stream: object) -> Any:
+    def settled_on_device(self, arrays: Sequence[object], outputs: Sequence[object] = ()) -> Settled:
+        """The function that serves plain calls on arrays such as these of a call that was made, with results of the
+        kind of the first."""
+        found = self._settle(arrays, outputs, restores=True)
+        if found is None:
+            return UNSETTLED
+        return found
+
+    def _settle(
+        self, arrays: Sequence[object], outputs: Sequence[object], *, restores: bool
+    ) -> tuple[Options, PlainCall] | None:
+        """The plain call on arrays such as these, and the options under which it is one."""
+        options = current()
+        if options.memory_limit_bytes or listening(2):
+            return None
+        ordinal = self._ordinal_of([*arrays, *outputs])
+        if ordinal is None or not is_plain(loaded := self._on(ordinal), [*arrays, *outputs]):
+            return None
+        return options, PlainCall(loaded, arrays, outputs, restores=restores)
+
+    def _call(self, arrays: Sequence[object], given: Sequence[object], stream: object) -> Any:
         start = time.perf_counter()
-        check_count(self.manifest, arrays)
-        given = [] if out is None else listed_outputs(self.manifest, out)
         ordinal = self._ordinal_of([*arrays, *given])
         loaded = self._on(ordinal)
         with loaded.driver.context(loaded.device.ordinal):

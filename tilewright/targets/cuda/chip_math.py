@@ -31,7 +31,17 @@ def chip(x: Lanes, name: str, *others: Lanes | float) -> Lanes:
     return x.wrap(in_each_lane(x.builder, f"llvm.nvvm.{name}", FLOAT, arguments))
 
 
-def _power_of_two(x: Lanes) -> Lanes:
+def maximum(x: Lanes, y: Lanes) -> Lanes:
+    """NaN where either operand is."""
+    return chip(x, "fmax.nan.f", y)
+
+
+def minimum(x: Lanes, y: Lanes) -> Lanes:
+    """NaN where either operand is."""
+    return chip(x, "fmin.nan.f", y)
+
+
+def power_of_two(x: Lanes) -> Lanes:
     """2^x; 0 where that is not a normal number."""
     return chip(x, "ex2.approx.ftz.f")
 
@@ -47,7 +57,7 @@ def exp(x: Lanes) -> Lanes:
     shifted = position.times_plus(2.0 * _LAST_POWER, _ROUNDING + _BIAS - _LAST_POWER)
     n = shifted - (_ROUNDING + _BIAS)
     fraction = x.times_plus(LOG2_E_LOW, x.times_plus(LOG2_E, -n))
-    return _power_of_two(fraction) * (shifted.bits() << _FIELD).as_float()
+    return power_of_two(fraction) * (shifted.bits() << _FIELD).as_float()
 
 
 def exp2(x: Lanes) -> Lanes:
@@ -64,7 +74,7 @@ def sigmoid(x: Lanes) -> Lanes:
 def tanh(x: Lanes) -> Lanes:
     """1 - 2 / (exp(2|x|) + 1), and x + x^3 P(x^2) where that would lose bits."""
     a, square = x.absolute(), x * x
-    e = _power_of_two(a * (2.0 * math.log2(math.e)))
+    e = power_of_two(a * (2.0 * math.log2(math.e)))
     far = _inverse(e + 1.0).times_plus(-2.0, 1.0)
     near = (square * polynomial(square, TABLES["TANH_NEAR"]["f32"])).times_plus(a, a)
     return (a < _TANH_IS_NEAR).choose(near, far).with_sign_of(x)
@@ -75,7 +85,7 @@ def erf(x: Lanes) -> Lanes:
     a, square = x.absolute(), x * x
     near = x.times_plus(polynomial(square, TABLES["ERF"]["f32"]), x)
     logarithm = horner(a.at_most(_ERF_IS_ONE) - 1.0, TABLES["ERFC_LOG2"]["f32"])
-    return (a < 1.0).choose(near, (1.0 - _power_of_two(logarithm)).with_sign_of(x))
+    return (a < 1.0).choose(near, (1.0 - power_of_two(logarithm)).with_sign_of(x))
 
 
 def _within(x: Lanes, low: float, high: float) -> Lanes:

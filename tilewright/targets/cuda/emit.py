@@ -25,7 +25,7 @@ from tilewright.passes.warps.warp_space import SCALAR
 from tilewright.runtime.cuda.steps import TensorMap
 from tilewright.runtime.zones import Zones
 from tilewright.targets.cuda.atoms.copies import emit_commit, emit_copy, emit_wait
-from tilewright.targets.cuda.atoms.hopper import TensorMapParameter, fence_shared_writes
+from tilewright.targets.cuda.atoms.hopper import TensorMapParameter, compute_before, fence_shared_writes
 from tilewright.targets.cuda.atoms.matrices import Matrices, is_stored_by_matrices, words_of
 from tilewright.targets.cuda.atoms.mma import Operand, emit_mma
 from tilewright.targets.cuda.atoms.tensor_memory import TensorMemory, TensorOp
@@ -158,6 +158,8 @@ class _Emitter(BlockEmitter):
             case tensor_memory.TensorLoadOp():
                 return self.tensor_memory.load(self.threads, op)
             case scheduled.MmaWaitOp():
+                computed = [value for each in op.computed for value in self._fragment(each).values.values()]
+                compute_before(self.builder, computed)
                 accumulator, reads = self._fragment(op.accumulator), self.reads.get(op.accumulator, ())
                 return emit_wgmma_wait(self.threads, accumulator, op.pending, reads)
             case _:

@@ -38,10 +38,11 @@ class ChipBuilder(ir.IRBuilder):  # pyright: ignore[reportUntypedBaseClass]
         return fmod(self, lhs, rhs)
 
 
-def emit_function(builder: Builder, name: str, dtype: DType, arguments: Sequence[Value]) -> Value:
+def emit_function(builder: Builder, name: str, dtype: DType, arguments: Sequence[Value], *, ftz: bool = False) -> Value:
     """Apply function `name` to scalars or vectors of type `dtype` (of a select: the type of its values), in register
-    form. Results of narrow floats are rounded where they are held."""
-    own = builder.intrinsics.functions.get(name)
+    form. Results of narrow floats are rounded where they are held; with `ftz` subnormal ones may be 0."""
+    functions = builder.intrinsics.functions
+    own = functions.get(f"{name}.ftz", functions.get(name)) if ftz else functions.get(name)
     if own is None or dtype.compute != dtypes.f32:
         builder.divides_exactly = name in _DIVIDED_EXACTLY
         result = emit_shared(builder, name, dtype.compute, arguments)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from llvmlite import ir
@@ -191,6 +192,7 @@ def barrier_arrive(builder: Builder, number: int, threads: int) -> None:
 # ---- wgmma -----------------------------------------------------------------------------------------------------------
 
 _DEPTH_BYTES, _ROWS = 32, 64
+_UNLIKELY_BITS = 0x7FD5A3C1
 _BYTES = {"bf16": 2, "f16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}
 
 
@@ -289,6 +291,16 @@ def wgmma_wait(
     Registers of A are given as well, so that nothing else takes their position before."""
     text = f"wgmma.wait_group.sync.aligned {groups_left};"
     return _tied(builder, text, accumulators, operands=operands)
+
+
+def compute_before(builder: Builder, values: Sequence[Value]) -> None:
+    """Compute values of f32 before any wait that follows: the assembler moves waits ahead of arithmetic, and MMAs would
+    not overlap with it. It moves nothing across a branch that depends on the values; this one is taken for one of 2^32
+    of them, and does nothing then."""
+    if values:
+        bits = reduce(builder.xor, [builder.bitcast(value, I32) for value in values])
+        text = f"{{.reg .pred never; setp.eq.b32 never, $0, {_UNLIKELY_BITS}; @never nanosleep.u32 0;}}"
+        assembly(builder, text, "r", VOID, bits)
 
 
 def _tied(
