@@ -1,5 +1,4 @@
-"""Calls on arrays that are on the device already, on a stream of the caller's: checked and launched, with nothing to copy
-or wait for.
+"""Calls on arrays that are on the device already, on a stream of the caller's, with nothing to copy or to wait for.
 
 Any call goes through `DeviceProgram`, which takes the host longer than a GPU needs for a small kernel. A `PlainCall` is
 made for the kinds of arrays that such a call had, of ours or torch tensors; it returns `MISMATCH` for others.
