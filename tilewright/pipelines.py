@@ -37,6 +37,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
     from tilewright.passes.array.array_split_reductions import ArraySplitReductionsPass
     from tilewright.passes.array.array_update_in_place import ArrayUpdateInPlacePass
     from tilewright.passes.kernels.array_lower_to_tile import ArrayLowerToTilePass
+    from tilewright.passes.warps.tile_turn_copies import TileTurnCopiesPass
 
     vectors, warps, cores = (model == each for each in (Model.VECTORS, Model.WARPS, Model.CORES))
     passes = [
@@ -49,7 +50,8 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
         (warps, ArrayConvolveByProductsPass()),  # rewrite convolutions as matmuls whose operands it lays out
         (warps, ArrayOrderWeightsPass()),  # lay out weights in a kernel of its own, before fusion takes the transpose
         (warps, ArrayOrderOperandsPass()),  # lay out matmul operands likewise
-        (not cores, ArraySplitReductionsPass()),  # split long reductions with few results; cores share their loops
+        (vectors, ArraySplitReductionsPass()),  # split long reductions with few results; cores share their loops
+        (warps, ArraySplitReductionsPass(fills_cores=True)),  # likewise, and those of too few blocks for all cores
         (vectors, ArraySplitContractionsPass()),  # split long contractions with few results, their operands as stored
         (warps, ArraySplitKPass()),  # split K of matmuls with few tiles where that is predicted to be faster
         (True, ArraySplitJoinsPass()),  # split concatenations of many arrays, so that each part fuses with producers
@@ -59,6 +61,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
         (not cores, ArrayCollapseDimsPass()),  # merge dims once fusion, which compares shapes, is done
         (cores, ArrayGroupReshapesPass()),  # group the reshapes that move pages and were not fused
         (True, ArrayLowerToTilePass()),  # choose tile sizes from the machine, one kernel for equal groups
+        (warps, TileTurnCopiesPass()),  # let tiles that are only transposed be loaded in one layout, stored in another
     ]
     return [each for applies, each in passes if applies]
 

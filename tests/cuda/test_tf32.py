@@ -73,6 +73,15 @@ def test_products_on_chips(chip: str, shape: tuple[int, int, int]) -> None:
     check(emulated(program, [a, b])[0], a, b)
 
 
+@pytest.mark.parametrize("shape", [(512, 64, 512)], ids=str)
+def test_warpgroups_multiply_what_copies_rounded(shape: tuple[int, int, int]) -> None:
+    rows, depth, columns = shape
+    a, b = random(rows, depth, seed=0), random(columns, depth, seed=1)
+    program = built(tw.jit(product).lower(a, b), "cuda:sm_90a")
+    assert "k8.f32.tf32.tf32" in "".join(program.ptx.values())
+    check(emulated(program, [a, b])[0], a, b)
+
+
 def test_right_operands_in_rows_pass_through_registers() -> None:
     a, b = random(24, 80, seed=0), random(80, 24, seed=1)
     program = built(tw.jit(lambda x, y: tw.matmul(x, y, precision="tf32")).lower(a, b), "cuda:sm_90a")
@@ -86,6 +95,9 @@ def test_machine_code(chip: str) -> None:
     counts = figures(program)  # raises on spills and subroutines
     if chip == "sm_100a":
         assert min(counts[name] for name in ("UTCHMMA", "UTMALDG", "LDTM")) > 0
+        return
+    if chip == "sm_90a":
+        assert min(counts[name] for name in ("HGMMA", "UTMALDG")) > 0
         return
     assert "HMMA.1688.F32.TF32" in "".join(program.sass.values())
     assert counts["LDGSTS"] > 0

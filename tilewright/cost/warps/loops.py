@@ -34,6 +34,12 @@ def warp_reduction_tile(shape: Sequence[int], axes: Sequence[int], cores: int) -
     return extents | {last: min(shape[last], columns), max(axes): rows}
 
 
+def reduction_blocks(shape: Sequence[int], axes: Sequence[int], cores: int) -> int:
+    """How many blocks a reduction of a shape has by its tile."""
+    tile = warp_reduction_tile(shape, axes, cores)
+    return prod(-(-n // tile[dim]) for dim, n in enumerate(shape) if dim not in axes)
+
+
 def warp_transpose_tile(shape: Sequence[int]) -> tuple[int, ...]:
     """Extents of all dims for a loop that reads one dimension and writes another contiguously: as much of the last two,
     in vectors wherever the rows are made of them; what goes beyond the array is masked."""

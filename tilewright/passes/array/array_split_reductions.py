@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tilewright.cost.warps.loops import reduction_blocks
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, tensor
 from tilewright.passes.array.fusion import describe
@@ -39,15 +40,49 @@ FEW_PARTS = 8
 UNEQUAL_PART = 1024
 
 
+# A second kernel takes as long as reading so many elements by too few blocks loses.
+LEAST_SHARED = 1 << 24
+# Blocks of a core that hide each other's waiting, and lines of a part that a block adds up.
+BLOCKS_A_CORE = 4
+LEAST_LINES = 128
+
+
 @dataclass(frozen=True)
 class ArraySplitReductionsPass:
+    """`fills_cores`: reductions of many elements are split as well where their blocks are too few for the machine's
+    cores."""
+
     name: ClassVar[str] = "array-split-reductions"
+    fills_cores: bool = False
 
     def apply(self, unit: Unit) -> None:
         for block in blocks_of(unit.main):
-            for op in list(block.ops):
-                if isinstance(op, array.ReduceOp):
+            for op in [op for op in block.ops if isinstance(op, array.ReduceOp)]:
+                if not self.fills_cores or not _share_among_cores(unit, op):
                     _consider_reduction(unit, op)
+
+
+def _share_among_cores(unit: Unit, op: array.ReduceOp) -> bool:
+    """Split a reduction of so few blocks that cores would wait for memory; whether it is split."""
+    source, result = array_type(op.operands[0]), array_type(op.results[0])
+    blocks, wanted = reduction_blocks(source.shape, op.axes, unit.machine.cores), BLOCKS_A_CORE * unit.machine.cores
+    if source.size < LEAST_SHARED or blocks >= wanted or result.dtype != result.dtype.compute:
+        return False
+    axis = op.axes[0]
+    least = LEAST_PART if axis == len(source.shape) - 1 else LEAST_LINES
+    fitting = [n for n in range(2, MOST_PARTS + 1) if source.shape[axis] % n == 0 and source.shape[axis] // n >= least]
+    if not fitting:
+        return False
+    parts = next((n for n in fitting if n * blocks >= wanted), fitting[-1])
+    subject = _subject(op)
+    _replace(op, axis, source.shape[axis] // parts)
+    why = f"{blocks} blocks are too few for {unit.machine.cores} cores"
+    unit.remarks.append(Remark(ArraySplitReductionsPass.name, subject, f"{parts} parts", why))
+    return True
+
+
+def _subject(op: array.ReduceOp) -> str:
+    return f"{describe([op])} at {where(op)}"
 
 
 def _consider_reduction(unit: Unit, op: array.ReduceOp) -> None:
@@ -55,7 +90,7 @@ def _consider_reduction(unit: Unit, op: array.ReduceOp) -> None:
     axes: Sequence[int] = op.axes
     if math.prod(source.shape[d] for d in axes) < LEAST_REDUCED:
         return
-    subject = f"{describe([op])} at {where(op)}"
+    subject = _subject(op)
     parts, why = _split_reduction(op)
     decision = "as a whole" if parts == 1 else f"{parts} parts"
     unit.remarks.append(Remark(ArraySplitReductionsPass.name, subject, decision, why))
@@ -77,18 +112,23 @@ def _split_reduction(op: array.ReduceOp) -> tuple[int, str]:
     part = _part_of(size, least=max(1, LEAST_PART * size // reduced))
     if part >= size:
         return 1, f"no parts of at least {LEAST_PART} elements"
-    parts = -(-size // part)
-    shape = tuple(n for d, n in enumerate(source.shape) if d not in axes)
+    _replace(op, axis, part)
+    return -(-size // part), "long sums with few results"
+
+
+def _replace(op: array.ReduceOp, axis: int, part: int) -> None:
+    """Put a reduction in parts of so many elements along an axis, and one of the parts, in place of another."""
+    source, result = array_type(op.operands[0]), array_type(op.results[0])
+    shape = tuple(n for d, n in enumerate(source.shape) if d not in op.axes)
     partial = array.ReduceOp(
         arguments=op.operands,
         fn=op.fn,
-        axes=axes,
+        axes=op.axes,
         part=part,
         part_axis=axis,
-        outputs=[tensor(ArrayType((parts, *shape), result.dtype))],
+        outputs=[tensor(ArrayType((-(-source.shape[axis] // part), *shape), result.dtype))],
     )
     replace_by_parts(op, partial, op.fn, result)
-    return parts, "long sums with few results"
 
 
 def _part_of(size: int, least: int) -> int:

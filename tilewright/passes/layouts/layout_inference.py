@@ -48,7 +48,7 @@ from tilewright.passes.layouts.layout_costs import (
 )
 from tilewright.passes.layouts.layout_rules import COMPUTING, Flow, flows, is_tile, location_of
 from tilewright.passes.layouts.layout_spaces import Atom, Space
-from tilewright.passes.layouts.layout_windows import misaligned, transferred, window_of
+from tilewright.passes.layouts.layout_windows import fastest_dim, misaligned, transferred, window_of
 from tilewright.primitives import ArrayType
 
 LARGEST_DOMAIN = 8
@@ -227,7 +227,7 @@ def _seed(work: _Kernel) -> None:
         value = transferred(op)
         if is_tile(value):
             type = array_type(value)
-            for layout in work.space.distributions(type, _fastest_dim(window_of(op), type.rank)):
+            for layout in work.space.distributions(type, fastest_dim(op)):
                 _offer(work, value, layout)
 
 
@@ -297,11 +297,6 @@ def _carry(work: _Kernel) -> None:
             found = preimage(flow.view, layout)
             if found is not None and _offer(work, flow.source, found := _packed(found)):
                 pending.append((flow.source, found))
-
-
-def _fastest_dim(window: Layout, rank: int) -> int:
-    steps = [min((abs(d.stride) for d in digits if d.stride), default=1 << 60) for digits in window.shard]
-    return steps.index(min(steps)) if rank else 0
 
 
 # ---- solving --------------------------------------------------------------------------------------------------------

@@ -65,6 +65,13 @@ def window_of(op: tile.LoadOp | tile.StoreOp) -> Layout:
     return replace(strided(shape, strides), offset=(("mem", start),))
 
 
+def fastest_dim(op: tile.LoadOp | tile.StoreOp) -> int:
+    """The dim of the tile along which elements are nearest to each other in memory; 0 of a scalar."""
+    shard = window_of(op).shard
+    steps = [min((abs(d.stride) for d in digits if d.stride), default=1 << 60) for digits in shard]
+    return steps.index(min(steps)) if steps else 0
+
+
 def _scattered(op: tile.LoadOp | tile.StoreOp, rank: int) -> set[int]:
     """The dims along which a coordinate is taken from a tile of indices, or is not linear."""
     found: set[int] = set()

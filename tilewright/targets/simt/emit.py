@@ -188,6 +188,8 @@ class BlockEmitter(TileEmitter):
                 return self._reduce(op)
             case tile.ScanOp():
                 return self._scan(op)
+            case tile.BitcastOp() if op.operands[0].type == op.results[0].type:
+                return self.tiles[op.operands[0]]
             case tile.MapOp() | tile.CastOp() | tile.BitcastOp() | tile.FillPaddingOp():
                 return self._elementwise(op)
             case _:

@@ -28,6 +28,7 @@ from tilewright.targets.simt.fragments import I32, Fragment, Threads, Value, i32
 _PTX_NAMES = {"bf16": "bf16", "f16": "f16", "i8": "s8", "f32": "f32", "i32": "s32"} | {
     "f8e4m3fn": "e4m3",
     "f8e5m2": "e5m2",
+    "tf32": "tf32",
 }
 _ROWS = 64
 
