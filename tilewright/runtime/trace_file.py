@@ -15,23 +15,26 @@ import msgspec
 from tilewright.errors import OptionError
 from tilewright.events import emit
 from tilewright.locks import Lock
-from tilewright.runtime.zones import Records, Slice, Zones, slices_of
+from tilewright.runtime.zones import Records, Slice, Zones, first_ns, slices_of
 
 _HEAD = b'{"displayTimeUnit":"ns","traceEvents":[\n'
 _TAIL = b"\n]}\n"
 _MOST_ROLES, _MOST_PLACES = 8, 64
+# Times count from the last multiple of 2^40 ns, some 18 minutes, before the first launch: floats keep cycles then.
+_ORIGIN_BITS = 40
 
 Event = dict[str, object]
 
 
 class _File:
     """One file of this process. `named`: processes and threads whose names are in it; `roles`: their numbers, which
-    are the same for all kernels."""
+    are the same for all kernels; `origins_ns`: nanoseconds of each device that its times count from."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.named: set[tuple[int, int | None]] = set()
         self.roles: dict[str, int] = {}
+        self.origins_ns: dict[int, int] = {}
         self._is_empty = True
         path.write_bytes(_HEAD + _TAIL)
 
@@ -83,16 +86,17 @@ def add_launch(path: Path, device: tuple[int, str], kernel: str, zones: Zones, r
     Raises:
         OptionError: the file cannot be written.
     """
-    slices = slices_of(zones, records)
-    lost = sum(each.lost for each in slices)
-    emit("trace.zones", level=1 if lost else 2, kernel=kernel, slices=len(slices), lost_edges=lost, file=str(path))
     ordinal, label = device
     with _lock:
         try:
             file = _files.get(path) or _files.setdefault(path, _File(path))
+            origin_ns = file.origins_ns.setdefault(ordinal, first_ns(zones, records) >> _ORIGIN_BITS << _ORIGIN_BITS)
+            slices = slices_of(zones, records, origin_ns)
             file.add(_events(file, ordinal, label, kernel, zones, slices))
         except OSError as error:
             raise _not_written(path, error) from error
+    lost = sum(each.lost for each in slices)
+    emit("trace.zones", level=1 if lost else 2, kernel=kernel, slices=len(slices), lost_edges=lost, file=str(path))
 
 
 def _events(file: _File, ordinal: int, device: str, kernel: str, zones: Zones, slices: Sequence[Slice]) -> list[Event]:

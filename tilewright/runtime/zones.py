@@ -53,9 +53,15 @@ class Slice:
     is_cut: bool = False
 
 
-def slices_of(zones: Zones, records: Records) -> list[Slice]:
+def first_ns(zones: Zones, records: Records) -> int:
+    """When the first role of a launch began, in nanoseconds of the device."""
+    return int(records.reshape(-1, zones.words)[:, START].min())
+
+
+def slices_of(zones: Zones, records: Records, origin_ns: int = 0) -> list[Slice]:
     """The slices of a launch, each after those that it is in. Cycles count from the first block on a multiprocessor on,
-    whose nanoseconds are taken."""
+    whose nanoseconds are taken. Nanoseconds of the device are some 2^60, of which a float keeps no fraction: slices have
+    them from `origin_ns` on."""
     blocks = records.reshape(-1, len(zones.roles), zones.words)
     cycles_per_ns = _cycles_per_ns(zones, blocks)
     first: dict[int, tuple[int, int]] = {}
@@ -63,7 +69,7 @@ def slices_of(zones: Zones, records: Records) -> list[Slice]:
         ns, clock = (int(word) for word in section[START : START + 2])
         where = int(section[PLACE])
         if where not in first or clock < first[where][1]:
-            first[where] = (ns, clock)
+            first[where] = (ns - origin_ns, clock)
     found: list[Slice] = []
     for block, sections in enumerate(blocks):
         for role, section in enumerate(sections):

@@ -61,6 +61,16 @@ def test_edges_without_room_are_counted_and_zones_that_they_end_are_cut() -> Non
     assert (last.label, last.start_ns, last.stop_ns, last.is_cut) == ("store", 20, 50, True)
 
 
+def test_short_zones_of_a_device_that_counts_since_1970(tmp_path: Path) -> None:
+    """A float of its nanoseconds has steps of 256."""
+    path = tmp_path / "trace.json"
+    for start_ns in (1_795_000_000_000_000_000, 1_795_000_000_000_002_000):
+        add_launch(path, (0, "cuda:0 H200"), "kernel", ZONES, records(section(start_ns, 0, 5, 100, (0, 20), (1, 24))))
+    events = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
+    assert [event["dur"] for event in events] == pytest.approx([0.05, 0.002] * 2)
+    assert events[2]["ts"] - events[0]["ts"] == pytest.approx(2.0)
+
+
 def test_the_file_is_complete_after_each_launch(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_text("of another process")

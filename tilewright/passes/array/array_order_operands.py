@@ -91,7 +91,7 @@ def _may_be_ordered(op: array.ContractOp, machine: Machine) -> bool:
     """Whether MMA instructions take the operands without a conversion, both are arrays, and one dimension is
     contracted."""
     types = [array_type(operand) for operand in op.operands]
-    if any(type.dtype.itemsize == 2 or 0 in type.shape for type in types):
+    if any(0 in type.shape for type in types):
         return False
     if len(op.left_contract) != 1 or multiplied_as(op, machine) not in (None, tf32):
         return False
