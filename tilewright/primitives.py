@@ -190,7 +190,7 @@ def _cast(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
 @_rule("bitcast")
 def _bitcast(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
     source, destination = operands[0].dtype, dtypes.by_name(attributes["dtype"])
-    if source.bits != destination.bits or source.is_bool or destination.is_bool:
+    if source != destination and (source.bits != destination.bits or source.is_bool or destination.is_bool):
         raise DTypeError(
             f"`bitcast` from {source} to {destination} changes the element size", help="use a type of the same width"
         )

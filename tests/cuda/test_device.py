@@ -179,3 +179,119 @@ def test_zones_are_within_their_kernels(tmp_path: Path) -> None:
         assert (whole["cat"], zone["name"], zone["tid"]) == ("kernel", "load", whole["tid"])
         assert 0 < zone["dur"] <= whole["dur"] < 1e5
         assert whole["ts"] <= zone["ts"]
+
+
+# ---- arrays of torch -------------------------------------------------------------------------------------------------
+
+
+def test_tensors_of_torch_are_used_in_place_on_its_stream() -> None:
+    torch = pytest.importorskip("torch")
+    function = tw.jit(lambda x, y: (x + y, x * y), target=TARGET)
+    x, y = torch.randn(300, 257, device="cuda"), torch.randn(300, 257, device="cuda")
+    side = torch.cuda.Stream()
+    for number in range(40):
+        with torch.cuda.stream(side if number % 3 == 2 else torch.cuda.default_stream()):
+            torch.cuda.current_stream().wait_stream(side)
+            torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
+            total, product = function(x, y)
+            assert isinstance(total, torch.Tensor)
+            torch.testing.assert_close(total, x + y)
+            torch.testing.assert_close(product, x * y)
+            x = total / 2
+    transposed = function(x.T, y.T)[0]
+    torch.testing.assert_close(transposed, (x + y).T)
+    assert function(x[:3], y[:3])[0].shape == (3, 257)
+    misaligned = torch.randn(300 * 257 + 1, device="cuda")[1:].view(300, 257)
+    torch.testing.assert_close(function(misaligned, y)[0], misaligned + y)
+
+
+def test_kernels_write_tensors_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+
+    @tw.kernel(target=TARGET)
+    def axpy(x: tw.In["M N"], y: tw.InOut["M N"], z: tw.Out["M N"], *, a: float = 2.0):
+        for i, j in tw.grid(z, (16, 64)):
+            z[i, j] = x[i, j] * a
+            y[i, j] = y[i, j] + x[i, j]
+
+    x, y, z = (torch.randn(200, 130, device="cuda") for _ in range(3))
+    for a in (2.0, 3.0, 2.0, 2.0):
+        before = y.clone()
+        assert axpy(x, y, z, a=a) is None
+        torch.testing.assert_close(z, x * a)
+        torch.testing.assert_close(y, before + x)
+
+
+# ---- kernels that only a device measures ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize(
+    ("queries", "keys"),
+    [
+        ((2, 3, 512, 64), (2, 3, 512, 64)),
+        ((1, 2, 300, 128), (1, 2, 300, 128)),
+        ((1, 8, 256, 64), (1, 2, 256, 64)),
+        ((1, 1, 1000, 96), (1, 1, 1000, 96)),
+        ((1, 2, 130, 256), (1, 2, 130, 256)),
+        ((1, 2, 40, 32), (1, 2, 500, 32)),
+    ],
+    ids=str,
+)
+def test_attention(dtype: str, causal: bool, queries: tuple[int, ...], keys: tuple[int, ...]) -> None:
+    if causal and queries[2] != keys[2]:
+        causal = False
+    generator = np.random.default_rng(3)
+    kind = getattr(tw, dtype).numpy
+    q, k, v = ((3 * generator.standard_normal(s)).astype(kind) for s in (queries, keys, keys))
+    found = tw.jit(lambda q, k, v: tw.nn.attention(q, k, v, causal=causal), target=TARGET)(q, k, v)
+    wide = [each.astype(np.float64) for each in (q, k, v)]
+    shared = queries[1] // keys[1]
+    wide[1:] = [np.repeat(each, shared, axis=1) for each in wide[1:]]
+    scores = wide[0] @ wide[1].swapaxes(-1, -2) / np.sqrt(queries[-1])
+    if causal:
+        scores = np.where(np.tri(queries[2], keys[2], dtype=bool), scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    exact = weights / weights.sum(-1, keepdims=True) @ wide[2]
+    bound = 2.0**-8 if dtype == "bf16" else 2.0**-10
+    assert np.abs(found.astype(np.float64) - exact).max() <= 2 * bound * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "i8", "f64", "i64"])
+@pytest.mark.parametrize("shape", [(64, 64), (1000, 333), (7, 4000), (3, 257, 129)], ids=str)
+def test_transposes(dtype: str, shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(4).integers(-100, 100, shape).astype(getattr(tw, dtype).numpy)
+    np.testing.assert_array_equal(tw.jit(lambda x: x.mT, target=TARGET)(x), x.swapaxes(-1, -2))
+
+
+def test_sums_in_parts() -> None:
+    x = np.random.default_rng(5).integers(-8, 9, (8192, 4096)).astype(np.float32)
+    np.testing.assert_array_equal(tw.jit(lambda x: tw.sum(x, axis=0), target=TARGET)(x), x.sum(0))
+    np.testing.assert_array_equal(tw.jit(lambda x: tw.max(x, axis=0), target=TARGET)(x), x.max(0))
+
+
+def test_maxima_of_nan() -> None:
+    x = np.array([1.0, np.nan, -np.inf, np.inf, -0.0], np.float32)
+    for function, reference in ((tw.maximum, np.maximum), (tw.minimum, np.minimum)):
+        found = tw.jit(lambda x, y, f=function: f(x, y), target=TARGET)(x[:, None], x[None])
+        np.testing.assert_array_equal(found, reference(x[:, None], x[None]))
+
+
+@pytest.mark.parametrize("shape", [(512, 512, 512), (1000, 516, 300), (4096, 64, 1024)], ids=str)
+def test_products_in_tf32(shape: tuple[int, int, int]) -> None:
+    rows, depth, columns = shape
+    generator = np.random.default_rng(6)
+    a, b = (generator.integers(-64, 65, s).astype(np.float32) for s in ((rows, depth), (columns, depth)))
+    found = tw.jit(lambda x, y: tw.matmul(x, y.T, precision="tf32"), target=TARGET)(a, b)
+    np.testing.assert_array_equal(found, a @ b.T)  # whole numbers that tf32 holds
+
+
+@pytest.mark.parametrize("shape", [(4001, 4003, 3999), (2049, 1023, 2047), (600, 4095, 4096)], ids=str)
+def test_products_of_rows_that_begin_anywhere(shape: tuple[int, int, int]) -> None:
+    rows, depth, columns = shape
+    generator = np.random.default_rng(7)
+    a, b = (generator.integers(-2, 3, s).astype(np.float32) for s in ((rows, depth), (depth, columns)))
+    kind = tw.bf16.numpy
+    found = tw.jit(lambda x, y: x @ y, target=TARGET)(a.astype(kind), b.astype(kind))
+    np.testing.assert_array_equal(found, (a @ b).astype(kind))

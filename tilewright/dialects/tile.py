@@ -356,11 +356,13 @@ class RelayoutOp(PlainOp):
 
 @operation
 class MapOp(TileOp):
-    """A scalar function of each element. `ftz` (flush to zero): a result that is subnormal may be 0."""
+    """A scalar function of each element. `ftz` (flush to zero): a result that is subnormal may be 0. `contract`, of a
+    sum or difference and of the multiplication that it takes: both may be rounded once, as one fused multiply-add."""
 
     name = "tile.map"
     fn: str = attribute()
     ftz: bool = attribute(default=False)
+    contract: bool = attribute(default=False)
 
 
 @operation

@@ -22,9 +22,11 @@ from tilewright.machines.machine import AtomFamily, Machine
 from tilewright.passes.kernels.indexing import Axis, Linear
 from tilewright.passes.warps.tensor_windows import MOST_DIMS
 
-# Keys of a step. With 128, too, two warpgroups have registers for heads of 128, if `scheduled-share-registers` gives
-# them: what is faster has not been measured.
-_KEYS = 64
+# Keys of a step. Many hide more of what a step waits for, and rescale results less often; two warpgroups have registers
+# for them, with heads of 128 if `scheduled-share-registers` gives them.
+_KEYS, _MANY_KEYS = 64, 128
+# What many keys may add to the keys of a head, which are filled up to whole steps.
+_MOST_FILLED = 1.1
 # The widest results for which the threads of so many warpgroups have registers beside scores and weights: those of two
 # share the registers of a multiprocessor with a warp that copies (168 each), one alone has all that there are.
 _MOST_COLUMNS = {2: 128, 1: 256}
@@ -87,7 +89,8 @@ def chain_of(
     else:
         groups = _groups(shape, row_dim, atom.rows, machine) if widths[1] <= _MOST_COLUMNS[2] else 1
         # Not more keys than queries, so that what a causal mask leaves is whole steps more from tile to tile.
-        rows, keys = atom.rows * groups, min(_KEYS, atom.rows * groups)
+        rows = atom.rows * groups
+        keys = min(_keys_of_step(shape[-1], max(widths)), rows)
     tiles = -(-shape[row_dim] // rows)
     if offset is not None and shape[row_dim] + offset > shape[-1]:
         return None  # blocks beyond the keys would not be hidden from the last rows
@@ -97,6 +100,12 @@ def chain_of(
         first, per_tile = -(-(rows + offset) // keys), rows // keys
         chain = Chain(family, groups, rows, keys, first, per_tile, first + (tiles - 1) * per_tile)
     return chain if chain.first > 0 and chain.most_blocks > 1 else None
+
+
+def _keys_of_step(keys: int, width: int) -> int:
+    """How many of a head's keys are taken at a time, for operands up to a width."""
+    few, many = (-(-keys // step) * step for step in (_KEYS, _MANY_KEYS))
+    return _MANY_KEYS if width <= _MOST_COLUMNS[2] and many <= few * _MOST_FILLED and many > _MANY_KEYS else _KEYS
 
 
 def _is_copied(value: SSAValue) -> bool:

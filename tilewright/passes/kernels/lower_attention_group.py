@@ -27,7 +27,6 @@ LEAST_ROWS, LEAST_KEYS = 16, 32
 # Steps start at whole panels of packed keys.
 KEY_MULTIPLE = 64
 TILES_A_THREAD = 4
-_LOG2_E = math.log2(math.e)
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,8 @@ class AttentionPlan:
     """`shape` is that of the scores; `row_dim` is the dimension of which a tile has `row_extent` rows, and it takes
     `key_extent` keys a step. `repeat`: the dimension of heads of which so many share keys, and how many.
     `operand`: the type that operands are multiplied in, with sums of the compute type; None: all are of that.
-    `chain`: the schedule of the matmuls, if warpgroups issue them. `in_base_2`: weights are powers of 2 of the scores
-    by log2(e), which one instruction computes, and 0 where they would be subnormal: for weights that are rounded."""
+    `chain`: the schedule of the matmuls, if warpgroups issue them. `in_base_2`: weights are powers of 2, by an
+    instruction that gives 0 where they would be subnormal: for weights that are rounded."""
 
     shape: tuple[int, ...]
     row_dim: int
@@ -179,8 +178,10 @@ class _Kernel:
             at[dim] = Linear.of(indices[dim], times) + Linear.of(indices[-1])
         self.rows_at = tuple(at)
         self.masks = causal_masks(parts.scores)
-        # In base 2, log2(e) is part of the number by which scores are multiplied anyway, where there is one.
+        # In base 2 the number by which scores are multiplied, where there is one, is multiplied with log2(e), and both
+        # with differences of scores.
         self.scale = scale_of(parts.scores, first.results[0]) if plan.in_base_2 else None
+        self.factor = math.log2(math.e) * (1.0 if self.scale is None else self.scale[1])
         # Where tiles are in registers, queries stay there.
         self.queries = None if plan.operand is None else self._queries()
 
@@ -225,7 +226,7 @@ class _Kernel:
         highest, shift, weights = self._weigh(scores, None if carried is None else carried[0])
         sums = builder.reduce(weights, "add", [self.key])
         start = builder.full(0.0, dtype, (self.row, self.column))
-        correction = self._power(builder.map("subtract", carried[0], shift)) if carried is not None else None
+        correction = self._power(carried[0], shift) if carried is not None else None
         if carried is not None and correction is not None:
             start = builder.map("multiply", carried[2], correction)
         values = self._values(key_at)
@@ -258,7 +259,7 @@ class _Kernel:
             products = self._products(key_at)
             result = self._add_values(weights, self._block(weighted), result)
             following, shift, weights = self._weigh(self._masked(products, key_at), highest)
-            correction = self._power(builder.map("subtract", highest, shift))
+            correction = self._power(highest, shift)
             total = builder.map("multiply", total, correction)
             total = builder.map("add", total, builder.reduce(weights, "add", [self.key]))
             return [following, total, self._rounded(weights), builder.map("multiply", result, correction)]
@@ -291,13 +292,16 @@ class _Kernel:
         # A row without any key so far has maximum -inf; subtracting 0 instead keeps its terms at exp(-inf) = 0.
         lowest = builder.full(float("-inf"), dtype)
         shift = builder.map("select", builder.map("equal", highest, lowest), builder.full(0.0, dtype), highest)
-        return highest, shift, self._power(builder.map("subtract", scores, shift))
+        return highest, shift, self._power(scores, shift)
 
-    def _power(self, exponent: Tile) -> Tile:
-        """e to a difference of scores; 2 to it where they are in base 2."""
-        if self.plan.in_base_2:
-            return self.builder.map("exp2", exponent, ftz=True)
-        return self.builder.map("exp", exponent)
+    def _power(self, scores: Tile, shift: Tile) -> Tile:
+        """e to the difference of two scores: in base 2 by one multiply-add."""
+        builder = self.builder
+        if not self.plan.in_base_2:
+            return builder.map("exp", builder.map("subtract", scores, shift))
+        factor = builder.full(self.factor, self.dtype)
+        scaled, start = builder.map("multiply", scores, factor, contract=True), builder.map("multiply", shift, factor)
+        return builder.map("exp2", builder.map("subtract", scaled, start, contract=True), ftz=True)
 
     def _values(self, key_at: Linear) -> Tile:
         values = self._operand(self.parts.value_product, 1, [Linear.of(self.column)], key_at)
@@ -326,14 +330,10 @@ class _Kernel:
         product = builder.cast(squeeze(builder, product, at), array_type(first.results[0]).dtype)
         builder.define(first.results[0], at, product)
         if self.scale is not None:
-            multiplication, factor = self.scale
-            scaled = builder.map("multiply", product, builder.full(factor * _LOG2_E, dtype))
-            builder.define(multiplication.results[0], at, scaled)
+            builder.define(self.scale[0].results[0], at, product)
         for mask in reversed(self.masks):
             self._apply(mask, at)
         scores = builder.cast(builder.pull(self.parts.scores, at), dtype)
-        if self.plan.in_base_2 and self.scale is None:
-            scores = builder.map("multiply", scores, builder.full(_LOG2_E, dtype))
         scores = Tile(builder.expand(scores, axes), axes)
         return builder.fill_padding(scores, key_at, self.keys, float("-inf")) if self.keys % self.key.extent else scores
 

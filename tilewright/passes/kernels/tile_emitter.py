@@ -35,14 +35,16 @@ class TileEmitter:
         self.block.add_op(op)
         return op.results[0]
 
-    def map(self, fn: str, *operands: Tile, ftz: bool = False) -> Tile:
+    def map(self, fn: str, *operands: Tile, ftz: bool = False, contract: bool = False) -> Tile:
         """Apply a scalar function, broadcasting operands to the union of their axes. `ftz`: subnormal results may be
-        0."""
+        0. `contract`: it may be fused with other such functions, a multiplication and a sum."""
         axes = ordered(axis for o in operands for axis in o.axes)
         values = [self.expand(o, axes) for o in operands]
         types = [array_type(v) for v in values]
         result = ArrayType(types[0].shape, ops.FUNCTIONS[fn].result_type([t.dtype for t in types]))
-        return Tile(self.new(tile.MapOp(arguments=values, fn=fn, ftz=ftz, outputs=[tensor(result)])), axes)
+        return Tile(
+            self.new(tile.MapOp(arguments=values, fn=fn, ftz=ftz, contract=contract, outputs=[tensor(result)])), axes
+        )
 
     def expand(self, operand: Tile, axes: tuple[Axis, ...]) -> SSAValue:
         """The operand broadcast to `axes`, a superset of its own."""

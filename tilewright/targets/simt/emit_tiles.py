@@ -320,7 +320,8 @@ class TileEmitter:
     def _apply(self, op: Operation, index: Index, operands: Sequence[Value]) -> Value:
         dtype = array_type(op.results[0]).dtype
         if isinstance(op, tile.MapOp):
-            return emit_function(self.builder, op.fn, array_type(op.operands[-1]).dtype, operands, ftz=op.ftz)
+            dtype = array_type(op.operands[-1]).dtype
+            return emit_function(self.builder, op.fn, dtype, operands, ftz=op.ftz, contract=op.contract)
         source = array_type(op.operands[0]).dtype
         if isinstance(op, tile.CastOp):
             return emit_cast(self.builder, operands[0], source, dtype)

@@ -28,6 +28,19 @@ class ChipBuilder(ir.IRBuilder):  # pyright: ignore[reportUntypedBaseClass]
         super().__init__(block)  # pyright: ignore[reportUnknownMemberType]
         self.intrinsics = intrinsics
         self.divides_exactly = False
+        self.contracts = False
+
+    def fmul(self, lhs: Value, rhs: Value, name: str = "", flags: Sequence[str] = ()) -> Value:
+        return super().fmul(lhs, rhs, name, self._flags(flags))  # pyright: ignore
+
+    def fadd(self, lhs: Value, rhs: Value, name: str = "", flags: Sequence[str] = ()) -> Value:
+        return super().fadd(lhs, rhs, name, self._flags(flags))  # pyright: ignore
+
+    def fsub(self, lhs: Value, rhs: Value, name: str = "", flags: Sequence[str] = ()) -> Value:
+        return super().fsub(lhs, rhs, name, self._flags(flags))  # pyright: ignore
+
+    def _flags(self, flags: Sequence[str]) -> Sequence[str]:
+        return (*flags, "contract") if self.contracts else flags
 
     def fdiv(self, lhs: Value, rhs: Value, name: str = "", flags: Sequence[str] = ()) -> Value:
         if element_of(lhs.type) == FLOAT:
@@ -38,15 +51,24 @@ class ChipBuilder(ir.IRBuilder):  # pyright: ignore[reportUntypedBaseClass]
         return fmod(self, lhs, rhs)
 
 
-def emit_function(builder: Builder, name: str, dtype: DType, arguments: Sequence[Value], *, ftz: bool = False) -> Value:
+def emit_function(
+    builder: Builder,
+    name: str,
+    dtype: DType,
+    arguments: Sequence[Value],
+    *,
+    ftz: bool = False,
+    contract: bool = False,
+) -> Value:
     """Apply function `name` to scalars or vectors of type `dtype` (of a select: the type of its values), in register
-    form. Results of narrow floats are rounded where they are held; with `ftz` subnormal ones may be 0."""
+    form. Results of narrow floats are rounded where they are held; with `ftz` subnormal ones may be 0. With `contract`
+    LLVM may fuse a multiplication and a sum."""
     functions = builder.intrinsics.functions
     own = functions.get(f"{name}.ftz", functions.get(name)) if ftz else functions.get(name)
     if own is None or dtype.compute != dtypes.f32:
-        builder.divides_exactly = name in _DIVIDED_EXACTLY
+        builder.divides_exactly, builder.contracts = name in _DIVIDED_EXACTLY, contract
         result = emit_shared(builder, name, dtype.compute, arguments)
-        builder.divides_exactly = False
+        builder.divides_exactly, builder.contracts = False, False
         return result
     return own(*(Lanes(builder, argument) for argument in arguments)).value
 
