@@ -165,11 +165,14 @@ def _usage_of_whole(report: str) -> Usage:
 def usage_of(report: str) -> Usage:
     """The report of the assembler on a kernel. Raises ToolFailure if there is none."""
     found = re.search(r"used (\d+) registers.*?, (\d+) stack, (\d+) bytes smem", report)
-    spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", report)
-    if found is None or spills is None:
+    if found is None:
         raise ToolFailure(f"nvJitLink reports no registers: {report}", help="report it")
+    # Code that was not assembled now has no line of spills, but its local memory, where they are.
+    spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", report)
+    spills = spills or re.search(r"(\d+) bytes lmem", report)
     registers, stack, shared = map(int, found.groups())
-    return Usage(registers, sum(map(int, spills.groups())), stack, shared, _SERIALIZED in report)
+    spilled = sum(map(int, spills.groups())) if spills is not None else 0
+    return Usage(registers, spilled, stack, shared, _SERIALIZED in report)
 
 
 def sass_of(cubin: bytes) -> str:
