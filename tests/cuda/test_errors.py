@@ -16,7 +16,7 @@ from tilewright.errors import ResourceUnavailable, TargetError, TilewrightError,
 from tilewright.machines.machine import load
 from tilewright.runtime.cuda import driver as cuda_driver
 from tilewright.targets.cuda import device_code, toolchain
-from tilewright.targets.cuda.toolchain import DeviceCompiler, instructions_of, ptx_feature, usage_of
+from tilewright.targets.cuda.toolchain import DeviceCompiler, Usage, instructions_of, ptx_feature, usage_of
 
 X = tw.ShapeDtype((8, 8), tw.f32)
 TINY = "define ptx_kernel void @k() {\n  ret void\n}"
@@ -150,3 +150,12 @@ def test_kernels_that_share_registers_are_assembled_by_ptxas(monkeypatch: pytest
 def test_a_report_without_registers_is_an_error() -> None:
     with pytest.raises(ToolFailure, match="reports no registers"):
         usage_of("info : nothing")
+
+
+def test_reports_of_code_from_the_cache_of_the_driver() -> None:
+    """As nvJitLink 13.0 gives them on a machine with a device: without the lines of ptxas."""
+    report = (
+        "info    : 0 bytes gmem\ninfo    : Function properties for 'contract_0':\n"
+        "info    : used 154 registers, used 2 barriers, 8 stack, 1024 bytes smem, 960 bytes cmem[0], 24 bytes lmem\n"
+    )
+    assert usage_of(report) == Usage(registers=154, spill_bytes=24, stack_bytes=8, shared_bytes=1024)
