@@ -91,14 +91,14 @@ class Recorder:
 @pytest.mark.parametrize(("dtype", "encoded"), [("bf16", "BFLOAT16"), ("f16", "FLOAT16"), ("f8e4m3fn", "UINT8")])
 def test_the_driver_is_told_the_type(dtype: str, encoded: str) -> None:
     driver, recorder = object.__new__(BindingsDriver), Recorder()
-    driver._api = recorder
+    driver.api = recorder
     driver.launcher(7, code_with(msgspec.structs.replace(MAP, dtype=dtype)).kernels[0])([0x1000, 0x2000], 0)
     assert recorder.encoded[0][0].name == f"CU_TENSOR_MAP_DATA_TYPE_{encoded}"
 
 
 def test_the_driver_gets_addresses_and_then_tensor_maps() -> None:
     driver, recorder = object.__new__(BindingsDriver), Recorder()
-    driver._api = recorder
+    driver.api = recorder
     kernel = code_with(MAP).kernels[0]
     for _ in range(2):
         driver.launcher(7, kernel)([0x1000, 0x2000], 0)

@@ -202,7 +202,7 @@ class JitFunction:
             self._remember_on_device(compiled, call)
         return result
 
-    def _plain_on_device(self, args: tuple[Any, ...]) -> Any:
+    def _plain_on_device(self, args: tuple[object, ...]) -> object:
         """The result of a call like one before on arrays on a device, or `MISMATCH`."""
         options = current()
         if capturing():

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, ClassVar, NamedTuple, overload
+from typing import Any, ClassVar, overload
 
 import numpy as np
 
@@ -136,7 +137,7 @@ class Kernel:
         arrays: Sequence[tuple[ArrayParameter, object]],
         static: dict[str, Any],
         args: tuple[object, ...],
-        kwargs: dict[str, Any],
+        kwargs: Mapping[str, object],
     ) -> Any:
         tensors: dict[str, KernelArray] = {}
         restore: Restore | None = None
@@ -156,7 +157,7 @@ class Kernel:
         restored = [back(r) if back is not None else r for r in outputs]
         return restored[0] if len(restored) == 1 else tuple(restored)
 
-    def _run_plain(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_plain(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
         """The result of a call like one before on arrays on a device, or `MISMATCH`."""
         if capturing():
             return MISMATCH
@@ -168,7 +169,7 @@ class Kernel:
                     return result
         return MISMATCH
 
-    def _remember_plain(self, compiled: CompiledKernel, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
+    def _remember_plain(self, compiled: CompiledKernel, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         """Serve calls like this one, whose arrays are all on a device, without a look at anything else."""
         parameters = self.kernel_signature.arrays
         fresh = len(args) < len(parameters)
@@ -223,30 +224,31 @@ class Kernel:
 _MOST_PLAIN = 8
 
 
-class _Plain(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Plain:
     """Calls with `count` arrays on a device and compile-time values with the keys `static`, under these options:
     `function` takes the arrays at `order`, and its results at `results` are those of the kernel; None if it gives
     none."""
 
     options: Options
     count: int
-    static: dict[str, Any]
-    function: Callable[..., Any]
+    static: dict[str, object]
+    function: Callable[..., object]
     order: tuple[int, ...]
     results: tuple[int, ...] | None
 
-    def has(self, static: dict[str, Any]) -> bool:
+    def has(self, static: Mapping[str, object]) -> bool:
         """Whether compile-time values are the same, and of the same types."""
         same_names = static.keys() == self.static.keys()
         return same_names and all(static_key(value) == self.static[name] for name, value in static.items())
 
-    def __call__(self, args: tuple[Any, ...]) -> Any:
+    def __call__(self, args: tuple[object, ...]) -> object:
         found = self.function(*[args[n] for n in self.order])
         if found is MISMATCH:
             return MISMATCH
         if self.results is None:
             return None
-        every = found if isinstance(found, tuple) else (found,)
+        every = typing.cast("tuple[object, ...]", found) if isinstance(found, tuple) else (found,)
         chosen = [every[n] for n in self.results]
         return chosen[0] if len(chosen) == 1 else tuple(chosen)
 

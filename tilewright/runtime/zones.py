@@ -60,7 +60,7 @@ def first_ns(zones: Zones, records: Records) -> int:
 
 def slices_of(zones: Zones, records: Records, origin_ns: int = 0) -> list[Slice]:
     """The slices of a launch, each after those that it is in. Cycles count from the first block on a multiprocessor on,
-    whose nanoseconds are taken. Those of the device are some 2^60, of which a float keeps no fraction: slices have
+    whose nanoseconds are taken. Nanoseconds of a device are some 2^60, of which a float keeps no fraction: slices have
     them from `origin_ns` on."""
     blocks = records.reshape(-1, len(zones.roles), zones.words)
     cycles_per_ns = _cycles_per_ns(zones, blocks)

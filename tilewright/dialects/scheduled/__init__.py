@@ -404,8 +404,8 @@ class MmaOp(PlainOp):
 
 @operation
 class MmaWaitOp(PlainOp):
-    """The accumulator, when all asynchronous MMAs of the threads but the newest `pending` have been done. What is
-    `computed` is before the threads wait, while the MMAs are under way."""
+    """The accumulator, when all asynchronous MMAs of the threads but the newest `pending` have been done. The
+    values `computed` are available before the threads wait, while the MMAs are under way."""
 
     name = "scheduled.mma_wait"
     accumulator: SSAValue = operand()

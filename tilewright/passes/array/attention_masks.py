@@ -68,8 +68,8 @@ def causal_masks(scores: SSAValue) -> list[Causal]:
 
 
 def scale_of(scores: SSAValue, product: SSAValue) -> tuple[array.MapOp, float] | None:
-    """The multiplication of a product by a positive number, and that number, where scores are this but for those that
-    are -inf; None if they are anything else."""
+    """The operation that scales a matmul's result by a positive number, and that number, where scores are this but for
+    those that are -inf; None if they are anything else."""
     value = scores
     while isinstance(value.owner, array.MapOp) and value.owner.fn == "select" and _has_infinities(value):
         if _splat(value.owner.operands[2]) != float("-inf"):

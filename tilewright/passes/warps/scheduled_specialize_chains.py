@@ -495,8 +495,8 @@ class _Writer:
 
 
 def _rows_between(begun: Sequence[Operation], target: Operation) -> list[SSAValue]:
-    """What is computed while a matmul is under way and used later: sums and maxima of rows, of which there are few and
-    which depend on all elements."""
+    """Values that are computed while a matmul is under way and used later: sums and maxima of rows, of which there are
+    few and which depend on all elements."""
     block = block_of(target)
     end = block.get_operation_index(target)
 

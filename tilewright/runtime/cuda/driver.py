@@ -13,7 +13,7 @@ import functools
 import importlib
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, SupportsInt, TypeAlias
 
 from tilewright.errors import DeviceError, ResourceUnavailable
 from tilewright.locks import Lock
@@ -136,7 +136,7 @@ class Driver(Protocol):
         ...
 
     def launcher(self, function: int, kernel: Kernel) -> Launcher:
-        """What runs a kernel, one call at a time."""
+        """The function that launches a kernel, one call at a time."""
         ...
 
     def allocate(self, nbytes: int) -> int:
@@ -205,36 +205,29 @@ class Driver(Protocol):
 class _BindingsContext:
     """A context, current inside. Mostly it is already, after other libraries of this process made it so."""
 
-    __slots__ = ("_call", "_context", "_is_pushed")
+    __slots__ = ("_context", "_driver", "_is_pushed")
 
-    def __init__(self, call: Callable[..., Any], context: Any) -> None:
-        self._call = call
+    def __init__(self, driver: BindingsDriver, context: SupportsInt) -> None:
+        self._driver = driver
         self._context = context
         self._is_pushed = False
 
     def __enter__(self) -> None:
-        if int(self._call("cuCtxGetCurrent")) != int(self._context):
-            self._call("cuCtxPushCurrent", self._context)
+        if int(self._driver.call("cuCtxGetCurrent")) != int(self._context):
+            self._driver.call("cuCtxPushCurrent", self._context)
             self._is_pushed = True
 
     def __exit__(self, *_: object) -> None:
         if self._is_pushed:
-            self._call("cuCtxPopCurrent")
+            self._driver.call("cuCtxPopCurrent")
 
 
 class _BindingsLauncher:
     """A kernel with the memory that its launches are described in. The driver copies parameters when it is called."""
 
-    def __init__(
-        self,
-        api: Any,
-        call: Callable[..., Any],
-        function: int,
-        kernel: Kernel,
-        tensor_map: Callable[[TensorMap, int], bytes],
-    ) -> None:
-        self._api, self._call, self._function, self._kernel, self._tensor_map = api, call, function, kernel, tensor_map
-        self._config = _launch_config(api, kernel)
+    def __init__(self, driver: BindingsDriver, function: int, kernel: Kernel) -> None:
+        self._driver, self._function, self._kernel = driver, function, kernel
+        self._config = driver.launch_config(kernel)
         self._stream: int | None = None
         # The driver wants the addresses of the parameters, each of which is an address or a tensor map.
         count, maps = len(kernel.parameters), len(kernel.tensor_maps)
@@ -248,31 +241,16 @@ class _BindingsLauncher:
 
     def __call__(self, addresses: Sequence[int], stream: int) -> None:
         if stream != self._stream:
-            self._config.hStream = self._api.CUstream(stream)
+            self._config.hStream = self._driver.api.CUstream(stream)
             self._stream = stream
         self._values[:] = addresses
         for number, described in enumerate(self._kernel.tensor_maps):
             address = addresses[described.parameter]
             if address != self._mapped[number]:
                 start = _TENSOR_MAP_BYTES * number
-                self._maps[start : start + _TENSOR_MAP_BYTES] = self._tensor_map(described, address)
+                self._maps[start : start + _TENSOR_MAP_BYTES] = self._driver.tensor_map(described, address)
                 self._mapped[number] = address
-        self._call("cuLaunchKernelEx", self._config, self._function, self._pointers_at, 0)
-
-
-def _launch_config(api: Any, kernel: Kernel) -> Any:
-    config = api.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = kernel.blocks, 1, 1
-    config.blockDimX, config.blockDimY, config.blockDimZ = kernel.threads, 1, 1
-    config.sharedMemBytes = kernel.shared_bytes
-    config.numAttrs = 0
-    if kernel.cluster > 1:
-        cluster = api.CUlaunchAttribute()
-        cluster.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        cluster.value.clusterDim.x = kernel.cluster
-        cluster.value.clusterDim.y = cluster.value.clusterDim.z = 1
-        config.attrs, config.numAttrs = [cluster], 1
-    return config
+        self._driver.call("cuLaunchKernelEx", self._config, self._function, self._pointers_at, 0)
 
 
 class BindingsDriver:
@@ -286,65 +264,65 @@ class BindingsDriver:
 
     def __init__(self) -> None:
         try:
-            self._api: Any = importlib.import_module("cuda.bindings.driver")
+            self.api: Any = importlib.import_module("cuda.bindings.driver")
         except ImportError as error:
             raise ResourceUnavailable(f"the package cuda-bindings is not installed ({error})", help=INSTALL) from None
         try:
-            self._call("cuInit", 0)
+            self.call("cuInit", 0)
         except DriverFailure as error:
             raise ResourceUnavailable(f"NVIDIA's driver does not start: {error.message}", help=INSTALL) from None
         except Exception as error:  # the bindings have their own for a library that is not there
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ResourceUnavailable(f"NVIDIA's driver is not there: {reason}", help=INSTALL) from None
-        self._success = self._api.CUresult.CUDA_SUCCESS
+        self._success = self.api.CUresult.CUDA_SUCCESS
         self._contexts: dict[int, Any] = {}
         self._pools: dict[int, Any] = {}
         self._lock = Lock()
 
-    def _call(self, call: str, *arguments: object) -> Any:
+    def call(self, call: str, *arguments: object) -> Any:
         """The results of a call: nothing, one, or a tuple."""
-        status, *results = getattr(self._api, call)(*arguments)
+        status, *results = getattr(self.api, call)(*arguments)
         if status is not self._success and status.value != 0:
             raise DriverFailure(call, status.name, self._text(status))
         return results[0] if len(results) == 1 else tuple(results)
 
-    def _text(self, status: Any) -> str:
-        _, text = self._api.cuGetErrorString(status)
+    def _text(self, status: SupportsInt) -> str:
+        _, text = self.api.cuGetErrorString(status)
         return text.decode() if text else f"number {int(status)}"
 
     def version(self) -> tuple[int, int]:
-        number = int(self._call("cuDriverGetVersion"))
+        number = int(self.call("cuDriverGetVersion"))
         return number // 1000, number % 1000 // 10
 
     def devices(self) -> Sequence[Device]:
-        return [self._device(ordinal) for ordinal in range(self._call("cuDeviceGetCount"))]
+        return [self._device(ordinal) for ordinal in range(self.call("cuDeviceGetCount"))]
 
     @functools.cache  # noqa: B019  there is one driver
     def _device(self, ordinal: int) -> Device:
-        handle = self._call("cuDeviceGet", ordinal)
-        name = self._call("cuDeviceGetName", _NAME_BYTES, handle).split(b"\0")[0].decode()
+        handle = self.call("cuDeviceGet", ordinal)
+        name = self.call("cuDeviceGetName", _NAME_BYTES, handle).split(b"\0")[0].decode()
         return Device(
             ordinal,
             name,
             (self._attribute(handle, "COMPUTE_CAPABILITY_MAJOR"), self._attribute(handle, "COMPUTE_CAPABILITY_MINOR")),
-            int(self._call("cuDeviceTotalMem", handle)),
+            int(self.call("cuDeviceTotalMem", handle)),
             self._attribute(handle, "MULTIPROCESSOR_COUNT"),
             self._attribute(handle, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
         )
 
     def _attribute(self, handle: object, name: str) -> int:
-        attribute = getattr(self._api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-        return int(self._call("cuDeviceGetAttribute", attribute, handle))
+        attribute = getattr(self.api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(self.call("cuDeviceGetAttribute", attribute, handle))
 
     def context(self, ordinal: int) -> contextlib.AbstractContextManager[None]:
-        return _BindingsContext(self._call, self._contexts.get(ordinal) or self._open(ordinal))
+        return _BindingsContext(self, self._contexts.get(ordinal) or self._open(ordinal))
 
     def _open(self, ordinal: int) -> Any:
         """The primary context, retained for as long as the process lives."""
         with self._lock:
             if ordinal not in self._contexts:
-                handle = self._call("cuDeviceGet", ordinal)
-                context = self._call("cuDevicePrimaryCtxRetain", handle)
+                handle = self.call("cuDeviceGet", ordinal)
+                context = self.call("cuDevicePrimaryCtxRetain", handle)
                 if self._attribute(handle, "MEMORY_POOLS_SUPPORTED"):
                     self._pools[int(context)] = self._new_pool(ordinal)
                 self._contexts[ordinal] = context
@@ -352,52 +330,68 @@ class BindingsDriver:
 
     def _new_pool(self, ordinal: int) -> Any:
         """A pool of our own, which keeps what is freed: the device's default pool belongs to the whole process."""
-        api = self._api
+        api = self.api
         properties = api.CUmemPoolProps()
         properties.allocType = api.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
         properties.handleTypes = api.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_NONE
         properties.location.type = api.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
         properties.location.id = ordinal
-        pool = self._call("cuMemPoolCreate", properties)
+        pool = self.call("cuMemPoolCreate", properties)
         threshold = api.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-        self._call("cuMemPoolSetAttribute", pool, threshold, api.cuuint64_t(2**64 - 1))
+        self.call("cuMemPoolSetAttribute", pool, threshold, api.cuuint64_t(2**64 - 1))
         return pool
 
-    def _pool(self) -> Any:
-        return self._pools.get(int(self._call("cuCtxGetCurrent")))
+    def _pool(self) -> object:
+        return self._pools.get(int(self.call("cuCtxGetCurrent")))
 
     def free_bytes(self) -> int:
-        free, _ = self._call("cuMemGetInfo")
+        free, _ = self.call("cuMemGetInfo")
         return int(free)
 
     def device_of(self, address: int) -> int:
-        attribute = self._api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-        return int(self._call("cuPointerGetAttribute", attribute, address))
+        attribute = self.api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        return int(self.call("cuPointerGetAttribute", attribute, address))
 
     def load_module(self, content: bytes) -> int:
-        return int(self._call("cuModuleLoadData", content))
+        return int(self.call("cuModuleLoadData", content))
 
     def unload_module(self, module: int) -> None:
-        self._call("cuModuleUnload", module)
+        self.call("cuModuleUnload", module)
 
     def function(self, module: int, name: str) -> int:
-        return int(self._call("cuModuleGetFunction", module, name.encode()))
+        return int(self.call("cuModuleGetFunction", module, name.encode()))
 
     def allow_shared_bytes(self, function: int, nbytes: int) -> None:
-        attribute = self._api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        self._call("cuFuncSetAttribute", function, attribute, nbytes)
+        attribute = self.api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        self.call("cuFuncSetAttribute", function, attribute, nbytes)
 
     def blocks_at_a_time(self, function: int, threads: int, shared_bytes: int) -> int:
-        return int(self._call("cuOccupancyMaxActiveBlocksPerMultiprocessor", function, threads, shared_bytes))
+        return int(self.call("cuOccupancyMaxActiveBlocksPerMultiprocessor", function, threads, shared_bytes))
 
     def launcher(self, function: int, kernel: Kernel) -> Launcher:
-        return _BindingsLauncher(self._api, self._call, function, kernel, self._tensor_map)
+        return _BindingsLauncher(self, function, kernel)
+
+    def launch_config(self, kernel: Kernel) -> Any:
+        """The launch attributes of a kernel: all but its function, stream and parameters."""
+        api = self.api
+        config = api.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = kernel.blocks, 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = kernel.threads, 1, 1
+        config.sharedMemBytes = kernel.shared_bytes
+        config.numAttrs = 0
+        if kernel.cluster > 1:
+            cluster = api.CUlaunchAttribute()
+            cluster.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            cluster.value.clusterDim.x = kernel.cluster
+            cluster.value.clusterDim.y = cluster.value.clusterDim.z = 1
+            config.attrs, config.numAttrs = [cluster], 1
+        return config
 
     def allocate(self, nbytes: int) -> int:
         return int(self._with_pool_emptied("cuMemAlloc", nbytes))
 
     def free(self, address: int) -> None:
-        self._call("cuMemFree", address)
+        self.call("cuMemFree", address)
 
     def allocate_on(self, nbytes: int, stream: int) -> int:
         pool = self._pool()
@@ -410,82 +404,82 @@ class BindingsDriver:
             self.synchronise(stream)
             self.free(address)
         else:
-            self._call("cuMemFreeAsync", address, stream)
+            self.call("cuMemFreeAsync", address, stream)
 
     def _with_pool_emptied(self, call: str, *arguments: object) -> Any:
         """An allocation, tried again without what the pool keeps where there is no memory."""
         try:
-            return self._call(call, *arguments)
+            return self.call(call, *arguments)
         except DriverFailure as error:
             pool = self._pool()
             if not error.out_of_memory or pool is None:
                 raise
         self.synchronise_all()
-        self._call("cuMemPoolTrimTo", pool, 0)
-        return self._call(call, *arguments)
+        self.call("cuMemPoolTrimTo", pool, 0)
+        return self.call(call, *arguments)
 
     def copy_in(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        self._call("cuMemcpyHtoDAsync", target, source, nbytes, stream)
+        self.call("cuMemcpyHtoDAsync", target, source, nbytes, stream)
 
     def copy_out(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        self._call("cuMemcpyDtoHAsync", target, source, nbytes, stream)
+        self.call("cuMemcpyDtoHAsync", target, source, nbytes, stream)
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        self._call("cuMemcpyDtoDAsync", target, source, nbytes, stream)
+        self.call("cuMemcpyDtoDAsync", target, source, nbytes, stream)
 
     def new_stream(self) -> int:
-        return int(self._call("cuStreamCreate", self._api.CUstream_flags.CU_STREAM_NON_BLOCKING.value))
+        return int(self.call("cuStreamCreate", self.api.CUstream_flags.CU_STREAM_NON_BLOCKING.value))
 
     def synchronise(self, stream: int) -> None:
-        self._call("cuStreamSynchronize", stream)
+        self.call("cuStreamSynchronize", stream)
 
     def synchronise_all(self) -> None:
-        self._call("cuCtxSynchronize")
+        self.call("cuCtxSynchronize")
 
     def is_capturing(self, stream: int) -> bool:
-        status = self._call("cuStreamIsCapturing", stream)
-        return status != self._api.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+        status = self.call("cuStreamIsCapturing", stream)
+        return status != self.api.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
 
     def new_event(self, timed: bool = False) -> int:
-        flags = self._api.CUevent_flags
+        flags = self.api.CUevent_flags
         chosen = flags.CU_EVENT_DEFAULT if timed else flags.CU_EVENT_DISABLE_TIMING
-        return int(self._call("cuEventCreate", chosen.value))
+        return int(self.call("cuEventCreate", chosen.value))
 
     def close_event(self, event: int) -> None:
-        self._call("cuEventDestroy", event)
+        self.call("cuEventDestroy", event)
 
     def record(self, event: int, stream: int) -> None:
-        self._call("cuEventRecord", event, stream)
+        self.call("cuEventRecord", event, stream)
 
     def wait(self, stream: int, event: int) -> None:
-        self._call("cuStreamWaitEvent", stream, event, 0)
+        self.call("cuStreamWaitEvent", stream, event, 0)
 
     def elapsed_s(self, start: int, end: int) -> float:
-        return float(self._call("cuEventElapsedTime", start, end)) * 1e-3
+        return float(self.call("cuEventElapsedTime", start, end)) * 1e-3
 
     def begin_capture(self, stream: int) -> None:
-        mode = self._api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        self._call("cuStreamBeginCapture", stream, mode)
+        mode = self.api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        self.call("cuStreamBeginCapture", stream, mode)
 
     def end_capture(self, stream: int) -> int:
-        graph = self._call("cuStreamEndCapture", stream)
+        graph = self.call("cuStreamEndCapture", stream)
         try:
-            return int(self._call("cuGraphInstantiate", graph, 0))
+            return int(self.call("cuGraphInstantiate", graph, 0))
         finally:
-            self._call("cuGraphDestroy", graph)
+            self.call("cuGraphDestroy", graph)
 
     def launch_graph(self, graph: int, stream: int) -> None:
-        self._call("cuGraphLaunch", graph, stream)
+        self.call("cuGraphLaunch", graph, stream)
 
     def close_graph(self, graph: int) -> None:
-        self._call("cuGraphExecDestroy", graph)
+        self.call("cuGraphExecDestroy", graph)
 
     @functools.lru_cache(maxsize=1024)  # noqa: B019  there is one driver
-    def _tensor_map(self, described: TensorMap, address: int) -> bytes:
+    def tensor_map(self, described: TensorMap, address: int) -> bytes:
         """The tensor map of the array at an address."""
-        api = self._api
+        api = self.api
         count, swizzle = len(described.shape), described.swizzle
-        tensor_map = self._call(
+        tensor_map = self.call(
             "cuTensorMapEncodeTiled",
             getattr(api.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TENSOR_MAP_TYPES[described.dtype]}"),
             count,

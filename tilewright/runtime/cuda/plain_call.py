@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
+from types import ModuleType
 from typing import Any
-
-import numpy as np
 
 from tilewright.dtypes import by_name
 from tilewright.runtime.cpu.native import MISMATCH
@@ -21,10 +21,10 @@ from tilewright.runtime.cuda.steps import ALIGNMENT_BYTES
 from tilewright.runtime.cuda.stream import LEGACY_DEFAULT, Stream, chosen_stream
 from tilewright.runtime.manifest import ArraySpec
 
-_Read = Callable[[Any, int], int]
+_Read = Callable[[object, int], int]
 """The address of an array that what follows on a stream, given by its handle, can use in place; 0 for any other."""
 
-_Make = Callable[[Stream], tuple[Any, int]]
+_Make = Callable[[Stream], tuple[object, int]]
 """A new array for a result, and its address."""
 
 
@@ -49,13 +49,11 @@ class PlainCall:
         self._sources = tuple(aliases.get(number) for number in range(len(manifest.outputs)))
         self._sizes = tuple(spec.nbytes for spec in (*manifest.inputs, *manifest.outputs))
         self._torch = next((sys.modules["torch"] for array in (*arrays, *outputs) if _is_torch(array)), None)
-        is_torch = restores and _is_torch(arrays[0] if arrays else outputs[0])
-        self._makers = tuple(
-            _maker_of_torch(self._torch, spec, ordinal) if is_torch else self._maker(spec) for spec in manifest.outputs
-        )
-        self._makes_torch = is_torch
+        gives_torch = restores and _is_torch((*arrays, *outputs)[0])
+        maker = partial(_maker_of_torch, ordinal) if gives_torch else self._maker
+        self._makers = tuple(map(maker, manifest.outputs))
 
-    def __call__(self, *arrays: Any) -> Any:
+    def __call__(self, *arrays: object) -> object:
         """The result on the inputs and, where the call had them, outputs, or a tuple unless there is exactly one;
         `MISMATCH` if the call is another."""
         count = len(self._inputs)
@@ -64,7 +62,7 @@ class PlainCall:
             return MISMATCH
         return results[0] if len(results) == 1 else tuple(results)
 
-    def run(self, arrays: Sequence[Any], outputs: Sequence[Any]) -> list[Any] | None:
+    def run(self, arrays: Sequence[object], outputs: Sequence[object]) -> list[object] | None:
         """The results, which are `outputs` where they are given; None if the call is another.
 
         Raises:
@@ -91,13 +89,13 @@ class PlainCall:
                 return None
             self._loaded.launch(tuple(addresses), stream)
         for result in results:
-            if type(result) is DeviceArray:
+            if isinstance(result, DeviceArray):
                 result.stream = stream
         return results
 
-    def _made(self, stream: Stream, arrays: Sequence[Any], addresses: list[int]) -> list[Any] | None:
+    def _made(self, stream: Stream, arrays: Sequence[object], addresses: list[int]) -> list[object] | None:
         """New arrays for the results, whose addresses are appended, and donated inputs; None if there is no memory."""
-        results: list[Any] = []
+        results: list[object] = []
         try:
             for make, source in zip(self._makers, self._sources, strict=True):
                 result, address = make(stream) if source is None else (arrays[source], addresses[source])
@@ -107,7 +105,7 @@ class PlainCall:
             return None
         return results
 
-    def _stream(self, arrays: Sequence[Any]) -> Stream | None:
+    def _stream(self, arrays: Sequence[object]) -> Stream | None:
         """The stream of the call; None where that is one of our own, or torch uses another one."""
         chosen = chosen_stream()
         if self._torch is not None:
@@ -115,8 +113,9 @@ class PlainCall:
             if chosen is None:
                 return Stream(current)
             return chosen if chosen.handle == current else None
-        if chosen is None and arrays and type(arrays[0]) is DeviceArray:
-            chosen = arrays[0].stream
+        first = arrays[0] if arrays else None
+        if chosen is None and isinstance(first, DeviceArray):
+            chosen = first.stream
         return None if chosen is None or chosen.is_own else chosen
 
     def _overlap(self, addresses: Sequence[int]) -> bool:
@@ -137,7 +136,7 @@ class PlainCall:
         driver, ordinal = self._loaded.driver, self._ordinal
         nbytes, shape, dtype = spec.nbytes, spec.shape, by_name(spec.dtype).numpy
 
-        def make(stream: Stream) -> tuple[Any, int]:
+        def make(stream: Stream) -> tuple[object, int]:
             memory = Memory(driver, ordinal, nbytes, stream)
             return DeviceArray(memory.address, shape, dtype, ordinal, memory), memory.address
 
@@ -166,8 +165,13 @@ def _reader(array: object, spec: ArraySpec, ordinal: int, *, writes: bool) -> _R
 def _read_of_ours(spec: ArraySpec, ordinal: int, writes: bool) -> _Read:
     shape, dtype = spec.shape, by_name(spec.dtype).numpy
 
-    def read(array: Any, stream: int) -> int:
-        if type(array) is not DeviceArray or array.shape != shape or array.dtype != dtype or array.device != ordinal:
+    def read(array: object, stream: int) -> int:
+        if (
+            not isinstance(array, DeviceArray)
+            or array.shape != shape
+            or array.dtype != dtype
+            or array.device != ordinal
+        ):
             return 0
         if array.address % ALIGNMENT_BYTES or (writes and array.readonly):
             return 0
@@ -179,7 +183,7 @@ def _read_of_ours(spec: ArraySpec, ordinal: int, writes: bool) -> _Read:
 
 def _read_of_torch(spec: ArraySpec, ordinal: int, writes: bool) -> _Read:
     torch = sys.modules["torch"]
-    tensor, dtype, shape = torch.Tensor, _torch_dtype(torch, by_name(spec.dtype).numpy), spec.shape
+    tensor, dtype, shape = torch.Tensor, _torch_dtype(torch, spec.dtype), spec.shape
 
     def read(array: Any, stream: int) -> int:
         if type(array) is not tensor or array.dtype is not dtype or array.shape != shape:
@@ -195,20 +199,21 @@ def _read_of_torch(spec: ArraySpec, ordinal: int, writes: bool) -> _Read:
     return read
 
 
-def _maker_of_torch(torch: Any, spec: ArraySpec, ordinal: int) -> _Make:
-    dtype, shape, device = _torch_dtype(torch, by_name(spec.dtype).numpy), spec.shape, torch.device("cuda", ordinal)
+def _maker_of_torch(ordinal: int, spec: ArraySpec) -> _Make:
+    torch = sys.modules["torch"]
+    dtype, shape, device = _torch_dtype(torch, spec.dtype), spec.shape, torch.device("cuda", ordinal)
     empty = torch.empty
 
-    def make(stream: Stream) -> tuple[Any, int]:
+    def make(stream: Stream) -> tuple[object, int]:
         result = empty(shape, dtype=dtype, device=device)
         return result, result.data_ptr()
 
     return make
 
 
-def _torch_dtype(torch: Any, dtype: np.dtype[Any]) -> Any:
-    return getattr(torch, dtype.name)
+def _torch_dtype(torch: ModuleType, name: str) -> object:
+    return getattr(torch, by_name(name).numpy.name)
 
 
-def _raw_stream(torch: Any, ordinal: int) -> int:
+def _raw_stream(torch: ModuleType, ordinal: int) -> int:
     return torch.cuda.current_stream(ordinal).cuda_stream or LEGACY_DEFAULT
