@@ -1,0 +1,163 @@
+"""The host program: its steps, checked on an arena of real bytes against NumPy and the interpreter of `main`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from pass_support import parse, unit_of
+from test_docstrings import example
+
+import tilewright as tw
+from tests import host_programs
+from tests.numerics.test_phases import close, expected_of
+from tests.programs import PROGRAMS
+from tests.sampling import sampled
+from tilewright.dialects import tile
+from tilewright.dialects.base import array_type
+from tilewright.errors import CompilerBug
+from tilewright.frontend.build import build_module
+from tilewright.machines.machine import load
+from tilewright.passes import host_program as host_programs_pass
+from tilewright.passes.base import Unit
+from tilewright.passes.host_program import host_program
+from tilewright.passes.program_memory import plan_memory
+from tilewright.pipelines import run_passes
+from tilewright.runtime.host_program import Copy, HostProgram, If, Launch, While, all_steps, check_steps, take
+from tilewright.semantics.tile import run_call
+
+Tensor = np.ndarray[Any, Any]
+
+
+class Memory:
+    """A host program on bytes: buffers of inputs, outputs and constants, and one arena in which slots overlap.
+
+    The memory of a donated input is that of its output, and all that nothing was written to holds 0xA5.
+    """
+
+    def __init__(self, unit: Unit) -> None:
+        plan = plan_memory(unit)
+        self.unit = unit
+        self.program = host_program(unit, plan, [kernel.sym_name for kernel in unit.kernels()])
+        self.arena = np.full(plan.arena_bytes, 0xA5, np.uint8)
+
+    def run(self, arrays: Sequence[Tensor]) -> list[Tensor]:
+        program, types = self.program, self.unit.main.function_type
+        results = [array_type(each) for each in types.outputs]
+        inputs = [np.frombuffer(array.tobytes(), np.uint8).copy() for array in arrays]
+        outputs = [np.full(each.nbytes, 0xA5, np.uint8) for each in results]
+        for source, target in self.unit.donated.items():
+            outputs[target] = inputs[source]
+        constants = [np.frombuffer(self.unit.constants[name].tobytes(), np.uint8) for name in program.constants]
+        slots = [self.arena[slot.offset : slot.offset + slot.nbytes] for slot in program.arena]
+        self.buffers = [*inputs, *outputs, *constants, *slots]
+        take(program.steps, self)
+        return [
+            buffer.view(each.dtype.numpy).reshape(each.shape)
+            for buffer, each in zip(outputs, results, strict=True)
+        ]
+
+    def launch(self, step: Launch) -> None:
+        kernel = self.unit.kernel(self.program.kernels[step.kernel])
+        arrays: list[Tensor] = []
+        for ref, number in zip(kernel.refs, step.buffers, strict=True):
+            type = tile.ref_type(ref)
+            nbytes = prod(type.shape) * type.dtype.itemsize
+            arrays.append(self.buffers[number][:nbytes].view(type.dtype.numpy).reshape(type.shape))
+        operands = [array for array, effect in zip(arrays, kernel.effects, strict=True) if effect != tile.OUT]
+        written = [array for array, effect in zip(arrays, kernel.effects, strict=True) if effect != tile.IN]
+        for target, result in zip(written, run_call(kernel, operands), strict=True):
+            target[...] = result
+
+    def copy(self, step: Copy) -> None:
+        self.buffers[step.target][: step.nbytes] = self.buffers[step.source][: step.nbytes]
+
+    def is_set(self, flag: int) -> bool:
+        return bool(self.buffers[flag][0])
+
+
+def lowered(function: Callable[..., Any], arrays: Sequence[Tensor], donated: Sequence[str] = ()) -> Unit:
+    """The program with kernels of the `tile` phase."""
+    traced = tw.jit(function, donate=tuple(donated)).lower(*arrays)
+    constants = dict(traced.graph.snapshot())
+    unit = Unit(build_module(traced.graph), constants, load("x86-64-v3"), 2, dict(traced.donated))
+    run_passes(unit, keep_stages=False, scheduled=False)
+    return unit
+
+
+def test_the_steps_are_those_in_the_docstring() -> None:
+    before, after = example(host_programs_pass)
+    unit = unit_of(parse(before), {})
+    program = host_program(unit, plan_memory(unit), [kernel.sym_name for kernel in unit.kernels()])
+    assert str(program).splitlines() == after.splitlines()
+
+
+@pytest.mark.parametrize("seed", sampled(range(120), 3))
+def test_random_programs_on_bytes_agree_with_numpy(seed: int) -> None:
+    """Twice: what the first run leaves in the arena must not matter."""
+    case = host_programs.case(seed)
+    memory = Memory(lowered(case.function, case.arrays, case.donated))
+    for _ in range(2):
+        for found, expected in zip(memory.run(case.arrays), case.expected, strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+def test_programs_on_bytes_agree_with_numpy(make: Callable[..., Any]) -> None:
+    program, arrays, expected = expected_of(make)
+    unit = Unit(build_module(program), dict(program.constants), load("x86-64-v3"), 2)
+    run_passes(unit, keep_stages=False, scheduled=False)
+    close(Memory(unit).run(arrays), expected)
+
+
+def test_random_programs_have_all_kinds_of_steps() -> None:
+    """Loops in branches, branches in loops, arrays that go through spare memory, and donations without a copy."""
+    kinds: set[type] = set()
+    nested = rotated = 0
+    for seed in range(40):
+        case = host_programs.case(seed)
+        program = Memory(lowered(case.function, case.arrays, case.donated)).program
+        steps = list(all_steps(program.steps))
+        kinds |= set(map(type, steps))
+        nested += sum(isinstance(step, If | While) for step in steps) > sum(
+            isinstance(step, If | While) for step in program.steps
+        )
+        rotated += any(isinstance(a, Copy) and isinstance(b, Copy) for a, b in zip(steps, steps[1:], strict=False))
+    assert kinds == {Launch, Copy, While, If}
+    assert nested > 5
+    assert rotated > 5
+
+
+def test_a_kernel_that_computes_nothing_is_not_launched() -> None:
+    unit = lowered(lambda x: tw.sum(x * 2, axis=0), [np.ones((300, 8), np.float32)])
+    names = [kernel.sym_name for kernel in unit.kernels()]
+    assert all_launches(host_program(unit, plan_memory(unit), names)) == names
+    assert all_launches(host_program(unit, plan_memory(unit), names[1:])) == names[1:]
+
+
+def all_launches(program: HostProgram) -> list[str]:
+    return [program.kernels[step.kernel] for step in all_steps(program.steps) if isinstance(step, Launch)]
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (Launch(1, (0,)), "launches kernel 1 of 1"),
+        (Launch(0, (0, 1)), "launches `k` on 2 buffers"),
+        (Launch(0, (2,)), "does not have"),
+        (Launch(0, (1,)), "too small"),
+        (Copy(0, 1, 16), "too small"),
+        (Copy(0, 1, -1), "too small"),
+        (Copy(-1, 0, 4), "does not have"),
+        (While((), 2, ()), "does not have"),
+        (If(0, (Copy(0, 1, 9),), ()), "too small"),
+        (While((Copy(1, 0, 9),), 0, ()), "too small"),
+    ],
+)
+def test_steps_that_contradict_the_program_are_refused(step: Any, message: str) -> None:
+    check_steps("p", (Launch(0, (0,)), Copy(1, 0, 8)), [("k", (16,))], [16, 8])
+    with pytest.raises(CompilerBug, match=message):
+        check_steps("p", (step,), [("k", (16,))], [16, 8])
