@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -56,8 +57,7 @@ class Memory:
         self.buffers = [*inputs, *outputs, *constants, *slots]
         take(program.steps, self)
         return [
-            buffer.view(each.dtype.numpy).reshape(each.shape)
-            for buffer, each in zip(outputs, results, strict=True)
+            buffer.view(each.dtype.numpy).reshape(each.shape) for buffer, each in zip(outputs, results, strict=True)
         ]
 
     def launch(self, step: Launch) -> None:
@@ -125,7 +125,7 @@ def test_random_programs_have_all_kinds_of_steps() -> None:
         nested += sum(isinstance(step, If | While) for step in steps) > sum(
             isinstance(step, If | While) for step in program.steps
         )
-        rotated += any(isinstance(a, Copy) and isinstance(b, Copy) for a, b in zip(steps, steps[1:], strict=False))
+        rotated += any(isinstance(a, Copy) and isinstance(b, Copy) for a, b in pairwise(steps))
     assert kinds == {Launch, Copy, While, If}
     assert nested > 5
     assert rotated > 5
