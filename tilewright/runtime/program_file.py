@@ -66,6 +66,18 @@ class ProgramFile:
         self._verify = verify_constants
         self._elsewhere = tuple(elsewhere)
 
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """The arguments that make this program again, such as one of another class."""
+        return (
+            self.manifest,
+            self._object_bytes,
+            self._support_bytes,
+            self._constants,
+            self._verify,
+            self._elsewhere,
+        )
+
     def verify(self) -> None:
         """Check the constants of a loaded program now instead of at its first call.
 
