@@ -66,10 +66,10 @@ def load(source: object, index: object = None, /, *, fill: object = None) -> Any
     """
     if not isinstance(source, str | os.PathLike) or index is not None:
         _only_in_kernels("load", "index arrays: `x[i]`; `tw.load(path)` loads a saved program")
-    from tilewright.runtime import program
+    from tilewright.driver.saved import load_program
 
     try:
-        return program.load(os.fsdecode(source))
+        return load_program(os.fsdecode(source))
     except TilewrightError as error:
         raise located(error) from None
 

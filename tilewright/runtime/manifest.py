@@ -50,9 +50,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     `cpu` and `features` are LLVM's names; only `features` must be present to run. `estimated_seconds` is the cost
     model's; above a microsecond the interpreter's lock is released. The code is one object, or several one after the
-    other of `object_sizes` bytes; of a program for a GPU or a grid of cores, one for each of its kernels, and `device`
-    or `grid` states what a call does with them. The code calls `library_functions`, which are bound when it is loaded.
-    `metadata["memory_report"]`, where given, is the table that an out-of-memory error shows.
+    other of `object_sizes` bytes; of a program for a GPU, one for each of its kernels; of one for a grid of cores, the
+    text of all. `device` or `grid` states what a call does with them then. The code calls `library_functions`, which
+    are bound when it is loaded. `metadata["memory_report"]`, where given, is the table that an out-of-memory error
+    shows.
     """
 
     name: str

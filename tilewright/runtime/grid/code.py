@@ -1,6 +1,6 @@
 """The code of a program for a grid of cores: its host program, and how its arrays are stored.
 
-The kernels are IR text, one after the other in the order of the host program: the simulator interprets them.
+The kernels are one IR text, in the order of the host program: the simulator interprets them.
 """
 
 from __future__ import annotations

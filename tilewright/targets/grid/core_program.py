@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
+from xdsl.ir import SSAValue
 
 from tilewright.dialects import array, cores, tile
 from tilewright.dialects.base import array_type
@@ -74,6 +76,17 @@ def core_program(unit: Unit, plan: MemoryPlan | None = None) -> CoreProgram:
         donated=dict(unit.donated),
         storage={n: text for n, text in unit.storage.items() if n < len(types.inputs)},
     )
+
+
+def has_program(kernel: tile.KernelOp) -> bool:
+    """Whether a kernel computes something."""
+    return any(isinstance(op, cores.ProgramOp) for op in kernel.body.block.ops)
+
+
+def ref_bytes(ref: SSAValue) -> int:
+    """Bytes of the array of a parameter, in its own type."""
+    type = tile.ref_type(ref)
+    return prod(type.shape) * type.dtype.itemsize
 
 
 def _check_reshapes(unit: Unit) -> None:

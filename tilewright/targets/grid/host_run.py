@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from xdsl.ir import SSAValue
 
-from tilewright.dialects import cores, tile
+from tilewright.dialects import tile
 from tilewright.dtypes import bool_, by_name, from_numpy
 from tilewright.layout.catalogue.placements import Storage, parse_storage
 from tilewright.passes.base import Unit
@@ -21,7 +21,7 @@ from tilewright.primitives import ArrayType
 from tilewright.runtime.array_spec import ArraySpec
 from tilewright.runtime.host_program import Copy, If, Launch, Step, While, take
 from tilewright.targets.base import Tensor
-from tilewright.targets.grid.core_program import CoreProgram, core_program
+from tilewright.targets.grid.core_program import CoreProgram, core_program, has_program
 
 T = TypeVar("T")
 
@@ -112,7 +112,7 @@ class HostRun(ABC, Generic[T]):
             self.undefined(ref) if effect == tile.OUT else self._operand(number, ref)
             for ref, effect, number in zip(kernel.refs, effects, step.buffers, strict=True)
         ]
-        if any(isinstance(inner, cores.ProgramOp) for inner in kernel.body.block.ops):
+        if has_program(kernel):
             self.run_kernel(kernel, arrays)
         for array, effect, number in zip(arrays, effects, step.buffers, strict=True):
             if effect != tile.IN:
