@@ -67,7 +67,9 @@ class ProgramFile:
         self._elsewhere = tuple(elsewhere)
 
     @property
-    def parts(self) -> tuple[Any, ...]:
+    def parts(
+        self,
+    ) -> tuple[Manifest, bytes, bytes, tuple[Bytes, ...], Callable[[], None] | None, tuple[Place, ...]]:
         """The arguments that make this program again, such as one of another class."""
         return (
             self.manifest,

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
 from tilewright.runtime.grid.code import GridCode
-from tilewright.runtime.program_file import UNSETTLED, ProgramFile, Settled
+from tilewright.runtime.program_file import UNSETTLED, Array, ProgramFile, Settled
 
 
 class GridFile(ProgramFile):
-    """Kernels as IR text with their manifest and constants, and the device's source code where it exists.
+    """Kernels as IR text with their manifest and constants, and the device's source code where it exists."""
 
-    Raises:
-        CompilerBug: the manifest contradicts itself or the constants.
-    """
-
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        super().__init__(*arguments, **keywords)
+    @property
+    def code(self) -> GridCode:
+        """The part of the manifest that is about the grid."""
         if self.manifest.grid is None:
             raise CompilerBug(f"the manifest of `{self.manifest.name}` declares no grid of cores")
-        self.code: GridCode = self.manifest.grid
+        return self.manifest.grid
 
-    def __call__(self, *arrays: Any, out: object = None) -> Any:
+    def __call__(self, *arrays: object, out: object = None) -> Array | tuple[Array, ...]:
         """Refuse: the runtime alone has no simulator.
 
         Raises:

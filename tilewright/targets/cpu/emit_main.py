@@ -28,8 +28,8 @@ from tilewright.targets.llvm.values import Builder, Value, builder_of
 
 @dataclass(frozen=True)
 class Memory:
-    """Where the kernels' shared memory begins in the arena, its bytes, and the bytes of each worker's scratch memory,
-    which comes after it."""
+    """The arena after its slots: the start and bytes of the kernels' shared memory, then the bytes of each worker's
+    scratch memory."""
 
     shared_start: int
     shared_bytes: int

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -55,11 +54,9 @@ class SavedGridProgram(GridFile):
     """A program that was saved, or can be: it runs on the simulator, or by ttnn where the environment names a simulator
     of the vendor's. The kernels of the last run on the simulator, with their cycles, are in `runs`."""
 
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        super().__init__(*arguments, **keywords)
-        self.runs: list[tuple[str, ProgramRun]] = []
+    runs: Sequence[tuple[str, ProgramRun]] = ()
 
-    def __call__(self, *arrays: Any, out: object = None) -> Any:
+    def __call__(self, *arrays: object, out: object = None) -> Tensor | tuple[Tensor, ...]:
         """Run on the inputs in the manifest's order; return the output, or a tuple unless there is exactly one.
 
         `out` is an array to write to, or a sequence of them for several outputs; it is returned.
@@ -100,9 +97,9 @@ class SavedGridProgram(GridFile):
         Raises:
             ProgramFileError: the file is damaged, or of another version.
         """
-        return _read(self.manifest, self._object_bytes, self._support_bytes, self._constants)
+        return _read(self.manifest, self.code, self._object_bytes, self._support_bytes, self._constants)
 
-    def _checked_call(self, arrays: Sequence[object], out: object) -> list[Any]:
+    def _checked_call(self, arrays: Sequence[object], out: object) -> list[Tensor]:
         manifest = self.manifest
         check_count(manifest, arrays)
         targets = [] if out is None else listed_outputs(manifest, out)
@@ -192,10 +189,9 @@ def opened(file: GridFile) -> SavedGridProgram:
     return program
 
 
-def _read(manifest: Manifest, content: bytes, support: bytes, constants: Sequence[Tensor]) -> CoreProgram:
-    code = manifest.grid
-    if code is None:
-        raise CompilerBug(f"the manifest of `{manifest.name}` declares no grid of cores")
+def _read(
+    manifest: Manifest, code: GridCode, content: bytes, support: bytes, constants: Sequence[Tensor]
+) -> CoreProgram:
     with _refusing():
         machine = _machine(code)
         core = CoreProgram(
@@ -233,7 +229,7 @@ def _refusing() -> Generator[None]:
 
 
 def _reason_of(error: Exception) -> str:
-    """The sentence of an error; a parser's comes after the place and the line that it is about."""
+    """The sentence of an error; a parser's comes after the position and the line that it is about."""
     if isinstance(error, TilewrightError):
         return error.message
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
@@ -259,7 +255,7 @@ def _kernels(unit: Unit, code: GridCode) -> dict[str, tile.KernelOp]:
     check_phase(unit, "scheduled")
     kernels = {kernel.sym_name: kernel for kernel in unit.kernels()}
     if tuple(kernels) != code.host.kernels:
-        raise ValueError("its kernels are not those of its host program")
+        raise ValueError("the kernels are not those of the host program")
     return kernels
 
 
@@ -273,9 +269,9 @@ def _check(manifest: Manifest, core: CoreProgram) -> None:
     arrays = [spec.nbytes for spec in (*manifest.inputs, *manifest.outputs)]
     sizes = [*arrays, *(constant.nbytes for constant in core.constants), *(slot.nbytes for slot in host.arena)]
     if (host.inputs, host.outputs) != (len(manifest.inputs), len(manifest.outputs)):
-        raise ValueError("its host program has other arrays than its manifest")
+        raise ValueError("the host program has other arrays than the manifest")
     if len(host.constants) != len(core.constants):
-        raise ValueError("its host program has other constants than its manifest")
+        raise ValueError("the host program has other constants than the manifest")
     parameters = [(name, [ref_bytes(ref) for ref in core.kernels[name].refs]) for name in host.kernels]
     check_steps(manifest.name, host.steps, parameters, sizes)
     for text in core.storage.values():
