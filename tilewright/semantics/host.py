@@ -1,6 +1,6 @@
 """The host program on NumPy: buffers are bytes of the host's memory, in which slots of the arena overlap.
 
-For targets whose kernels run on the host. What nothing was written to holds poison.
+For targets whose kernels run on the host. Memory that nothing was written to holds poison.
 """
 
 from __future__ import annotations
