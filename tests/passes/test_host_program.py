@@ -13,9 +13,11 @@ from test_docstrings import example
 
 import tilewright as tw
 from tests import host_programs
+from tests.fuzz.mutants import Mutant, planted
 from tests.numerics.test_phases import close, expected_of
 from tests.programs import PROGRAMS
 from tests.sampling import sampled
+from tilewright.dialects import tile
 from tilewright.dialects.base import array_type
 from tilewright.errors import CompilerBug
 from tilewright.frontend.build import build_module
@@ -32,6 +34,10 @@ from tilewright.semantics.tile import run_call
 Tensor = np.ndarray[Any, Any]
 
 
+MOST_LAUNCHES = 5000
+"""A program that launches more repeats a loop forever."""
+
+
 class Memory:
     """A host program on bytes, whose kernels run by definition."""
 
@@ -39,7 +45,13 @@ class Memory:
         kernels = {kernel.sym_name: kernel for kernel in unit.kernels()}
         self.program = host_program(unit, plan_memory(unit), list(kernels))
         self.types = [array_type(each) for each in unit.main.function_type.outputs]
-        self.memory = HostMemory(self.program, kernels, unit.constants, unit.donated, in_place(run_call))
+        self.memory = HostMemory(self.program, kernels, unit.constants, unit.donated, in_place(self.run_kernel))
+        self.launches = 0
+
+    def run_kernel(self, kernel: tile.KernelOp, operands: list[Tensor]) -> list[Tensor]:
+        self.launches += 1
+        assert self.launches < MOST_LAUNCHES
+        return run_call(kernel, operands)
 
     def run(self, arrays: Sequence[Tensor]) -> list[Tensor]:
         return self.memory.run(arrays, self.types)
@@ -75,6 +87,57 @@ def test_programs_on_bytes_agree_with_numpy(make: Callable[..., Any]) -> None:
     unit = Unit(build_module(program), dict(program.constants), load("x86-64-v3"), 2)
     run_passes(unit, keep_stages=False, scheduled=False)
     close(Memory(unit).run(arrays), expected)
+
+
+def mutant(name: str, method: str, old: str, new: str) -> Mutant:
+    return Mutant(name, f"passes.host_program:_Writer.{method}", old, new)
+
+
+MUTANTS = [
+    mutant("no array through spare memory", "_through_spares", "spare is not None and nbytes", "False"),
+    mutant("written before all are set aside", "_through_spares", "[*before, *after]", "[*after, *before]"),
+    mutant("any output is donated for", "_share_memory", "self.unit.donated.get(a.index) == b.index", "True"),
+    mutant("branches exchanged", "_if", "*branches)", "*reversed(branches))"),
+    mutant("a branch keeps its results", "_if", "steps += self._assigned(value, target)", "pass"),
+    mutant("loops of what is not assigned", "_while", "steps += self._assigned(source, target)", "pass"),
+    mutant(
+        "results that stay where they are", "_copied_results", "self.inputs + index, False", "self.inputs + index, True"
+    ),
+    mutant("updates of what is not copied", "_call", "steps += self._assigned(next(inputs), output)", "next(inputs)"),
+    mutant(
+        "slots as small as their last buffer",
+        "_list_slots",
+        "max(buffer.bytes, sizes.get(buffer.offset, 0))",
+        "buffer.bytes",
+    ),
+    mutant(
+        "constants after the arena", "_number_at", "self.outputs + self.constants", "self.outputs + 1 + self.constants"
+    ),
+]
+
+
+def runs_right(function: Callable[..., Any], arrays: Sequence[Tensor], donated: Sequence[str], expected: Any) -> bool:
+    """Whether a program that is lowered now gives the results of NumPy."""
+    try:
+        found = Memory(lowered(function, arrays, donated)).run(arrays)
+    except Exception:
+        return False
+    return all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def all_right() -> bool:
+    """Whether a program with a constant is right, and all random ones are, up to the first that is not."""
+    weights, x = np.arange(6, dtype=np.int32), np.ones(6, np.int32)
+    if not runs_right(lambda x: (x + 1, weights, x * weights), [x], (), [x + 1, weights, weights]):
+        return False
+    cases = map(host_programs.case, range(120))
+    return all(runs_right(each.function, each.arrays, each.donated, each.expected) for each in cases)
+
+
+@pytest.mark.parametrize("wrong", MUTANTS, ids=lambda each: each.name)
+def test_mutants_are_found(wrong: Mutant) -> None:
+    with planted(wrong):
+        assert not all_right()
 
 
 def test_random_programs_have_all_kinds_of_steps() -> None:
