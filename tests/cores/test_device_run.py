@@ -7,6 +7,7 @@ import dataclasses
 import os
 import types
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -20,7 +21,7 @@ from tilewright.dialects import tile
 from tilewright.errors import DeviceError, ResourceUnavailable, UnsupportedOnTargetError
 from tilewright.layout.catalogue.placements import placement_of
 from tilewright.semantics.cores import DeviceArray, run_program
-from tilewright.targets.grid import device
+from tilewright.targets.grid import core_program, device
 from tilewright.targets.grid.emit import emit_program
 
 FORMATS = {"float32": "f32", "bfloat16": "bf16", "bfloat8_b": "bfp8", "int32": "i32", "uint32": "u32"}
@@ -239,3 +240,20 @@ def test_the_vendors_simulator_agrees(name: str) -> None:
     got = np.asarray(lowered.compile(f"grid:{device.machine_name()}")(*arrays)).astype(np.float64)
     wanted = np.asarray(lowered.compile("cpu")(*arrays)).astype(np.float64)
     np.testing.assert_allclose(got, wanted, rtol=bound, atol=bound * np.abs(wanted).max())
+
+
+def test_saved_programs_run_by_the_source_in_their_file(
+    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def halved(x: Any) -> Any:
+        return tw.while_loop(lambda s: tw.max(s) > 1, lambda s: s / 2, x), tw.sum(x, axis=0)
+
+    x = np.arange(24, dtype=np.float32).reshape(4, 6)
+    made = compiled(halved, [x], runtime)
+    made.save(str(tmp_path / "halved.twp"))
+    loaded: Any = tw.load(tmp_path / "halved.twp")
+    monkeypatch.setattr(core_program, "emit_program", None)
+    found, sums = loaded(x)
+    np.testing.assert_array_equal(found, x / 32)
+    np.testing.assert_array_equal(sums, x.sum(axis=0))
+    assert len(runtime.launched) > 10

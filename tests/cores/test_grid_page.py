@@ -51,6 +51,14 @@ def test_programs_are_simulated(page: dict[str, Any], capsys: pytest.CaptureFixt
     assert page["in_other_orders"](x)
 
 
+def test_programs_are_saved(page: dict[str, Any], tmp_path: Path) -> None:
+    x = matrix(64, 96)
+    result, cycles = page["saved"](x, str(tmp_path / "softmax.twp"))
+    program = page["scaled_softmax"].lower(x, 2.0).compile().executable
+    np.testing.assert_array_equal(result, program(x, np.float32(2.0))[0])
+    assert cycles == [(kernel, run.cycles) for kernel, run in program.runs]
+
+
 def test_the_hazard_of_the_page_is_raised(page: dict[str, Any]) -> None:
     with pytest.raises(CoreHazard) as caught:
         page["without_barriers"](matrix(64, 96))

@@ -57,7 +57,8 @@ def dot(
 def load(source: object, index: object = None, /, *, fill: object = None) -> Any:
     """In a kernel, `tw.load(x, index, fill=0)` is `x[index]`, where lanes outside hold `fill` and count as elements;
     without it they hold 0 and do not count. Elsewhere, `tw.load("x.twp")` is the program that `.save("x.twp")` wrote: a
-    function of its flat inputs as NumPy arrays, which gives its output, or a tuple unless there is exactly one.
+    function of its flat inputs as NumPy arrays, which gives its output, or a tuple unless there is exactly one. That
+    for a grid of cores needs the compiler, whose simulator runs it.
 
     Raises:
         ProgramFileError: the file is damaged, truncated or from another version.
@@ -66,10 +67,10 @@ def load(source: object, index: object = None, /, *, fill: object = None) -> Any
     """
     if not isinstance(source, str | os.PathLike) or index is not None:
         _only_in_kernels("load", "index arrays: `x[i]`; `tw.load(path)` loads a saved program")
-    from tilewright.runtime import program
+    from tilewright.driver.saved import load_program
 
     try:
-        return program.load(os.fsdecode(source))
+        return load_program(os.fsdecode(source))
     except TilewrightError as error:
         raise located(error) from None
 

@@ -154,9 +154,9 @@ def _skip_to(file: Path, trace: TracebackType | None) -> TracebackType | None:
 
 
 def _run_program(file: Path, inputs: Sequence[Path], repeat: int) -> Report:
-    from tilewright.runtime.program import load
+    from tilewright.driver.saved import load_program
 
-    program = load(file)
+    program = load_program(file)
     arrays = _inputs(program.manifest.inputs, inputs)
     result, times = _timed(program, arrays, repeat)
     manifest = program.manifest

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from tilewright.cost.program import ProgramCost
+from tilewright.dialects.base import array_type
+from tilewright.passes.host_program import host_program
+from tilewright.passes.program_memory import plan_memory
 from tilewright.passes.warps.warp_space import SHARED
-from tilewright.semantics.array import Interpreter
+from tilewright.semantics.host import HostMemory, in_place
 from tilewright.semantics.scheduled import run_call
 from tilewright.targets.base import Executable, KernelTime, Tensor, UnlinkedExecutable
 
@@ -26,15 +27,14 @@ class DefinedExecutable(UnlinkedExecutable):
         self._seed = seed
 
     def __call__(self, *arrays: Tensor, out: Sequence[Tensor] | None = None) -> list[Tensor]:
-        shared_bytes = self.unit.machine.memory_of(SHARED).bytes
-
-        def call(callee: str, operands: Sequence[Tensor]) -> list[Tensor]:
-            return run_call(self.unit.kernel(callee), operands, self._seed, shared_bytes)
-
-        results = Interpreter(self.unit.constants, call).run(self.unit.main.body.block, list(arrays))
-        for target, result in zip(out or (), results, strict=out is not None):
-            np.copyto(target, result)
-        return results
+        unit = self.unit
+        shared_bytes = unit.machine.memory_of(SHARED).bytes
+        kernels = {kernel.sym_name: kernel for kernel in unit.kernels()}
+        run_kernel = in_place(lambda kernel, operands: run_call(kernel, operands, self._seed, shared_bytes))
+        host = host_program(unit, plan_memory(unit), list(kernels))
+        types = [array_type(each) for each in unit.main.function_type.outputs]
+        memory = HostMemory(host, kernels, unit.constants, unit.donated, run_kernel)
+        return memory.run(arrays, types, out)
 
     def ir(self, phase: str) -> str:
         return self._compiled.ir(phase)

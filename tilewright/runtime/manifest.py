@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 
 import msgspec
@@ -11,27 +10,14 @@ import msgspec
 from tilewright.dtypes import by_name
 from tilewright.errors import CompilerBug, ProgramFileError
 from tilewright.runtime.abi import ABI_VERSION, MAX_THREADS, round_up
+from tilewright.runtime.array_spec import ArraySpec
 from tilewright.runtime.cuda.steps import DeviceCode, check_device
+from tilewright.runtime.grid.code import GridCode
 
 FORMAT_VERSION = 1
 
 # An entry of the compile cache, or nothing, and an offset in it in bytes.
 Place = tuple[str, int]
-
-
-class ArraySpec(msgspec.Struct, frozen=True):
-    """One input or output: `dtype` is a name of `tilewright.dtypes`."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape) * by_name(self.dtype).itemsize
-
-    def __str__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
 class Alias(msgspec.Struct, frozen=True):
@@ -64,9 +50,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     `cpu` and `features` are LLVM's names; only `features` must be present to run. `estimated_seconds` is the cost
     model's; above a microsecond the interpreter's lock is released. The code is one object, or several one after the
-    other of `object_sizes` bytes; of a program for a GPU, one for each of its kernels, and `device` states what a call
-    does with them. The code calls `library_functions`, which are bound when it is loaded. `metadata["memory_report"]`,
-    where given, is the table that an out-of-memory error shows.
+    other of `object_sizes` bytes; of a program for a GPU, one for each of its kernels; of one for a grid of cores, the
+    text of all. `device` or `grid` states what a call does with them then. The code calls `library_functions`, which
+    are bound when it is loaded. `metadata["memory_report"]`, where given, is the table that an out-of-memory error
+    shows.
     """
 
     name: str
@@ -85,6 +72,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     library_functions: tuple[str, ...] = ()
     metadata: dict[str, str] = {}
     device: DeviceCode | None = None
+    grid: GridCode | None = None
     format_version: int = FORMAT_VERSION
     abi_version: int = ABI_VERSION
 

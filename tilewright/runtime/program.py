@@ -42,10 +42,11 @@ from tilewright.runtime.program_file import UNSETTLED, Array, Buffer, ProgramFil
 
 if TYPE_CHECKING:
     from tilewright.runtime.cuda.program import DeviceProgram
+    from tilewright.runtime.grid.program import GridFile
 
 __all__ = ["MISMATCH", "AnyProgram", "Manifest", "Program", "load"]
 
-AnyProgram: TypeAlias = Union["Program", "DeviceProgram"]
+AnyProgram: TypeAlias = Union["Program", "DeviceProgram", "GridFile"]
 
 
 class Program(ProgramFile):
@@ -245,8 +246,9 @@ class Program(ProgramFile):
 
 
 def load(path: str | Path, find: Find | None = None) -> AnyProgram:
-    """Load a program that `save` wrote, for this machine's CPU or for a GPU. The constants are mapped; the file must
-    not be changed in place. `find` gives those that are in the compile cache, by their keys.
+    """Load a program that `save` wrote, for this machine's CPU or for a GPU; that for a grid of cores runs where
+    `tilewright.driver.saved` opens it. The constants are mapped; the file must not be changed in place. `find` gives
+    those that are in the compile cache, by their keys.
 
     Raises:
         ProgramFileError: the file is damaged, truncated or from another version.
@@ -265,12 +267,16 @@ def load(path: str | Path, find: Find | None = None) -> AnyProgram:
     )
 
 
-def _class_for(manifest: Manifest) -> type[Program] | type[DeviceProgram]:
-    if manifest.device is None:
-        return Program
-    from tilewright.runtime.cuda.program import DeviceProgram
+def _class_for(manifest: Manifest) -> type[Program] | type[DeviceProgram] | type[GridFile]:
+    if manifest.device is not None:
+        from tilewright.runtime.cuda.program import DeviceProgram
 
-    return DeviceProgram
+        return DeviceProgram
+    if manifest.grid is not None:
+        from tilewright.runtime.grid.program import GridFile
+
+        return GridFile
+    return Program
 
 
 def _check_machine(manifest: Manifest) -> None:

@@ -70,6 +70,20 @@ class ProgramFile:
         """The function that serves plain calls on arrays on a device such as these: none does."""
         return UNSETTLED
 
+    @property
+    def parts(
+        self,
+    ) -> tuple[Manifest, bytes, bytes, tuple[Bytes, ...], Callable[[], None] | None, tuple[Place, ...]]:
+        """The arguments that make this program again, such as one of another class."""
+        return (
+            self.manifest,
+            self._object_bytes,
+            self._support_bytes,
+            self._constants,
+            self._verify,
+            self._elsewhere,
+        )
+
     def verify(self) -> None:
         """Check the constants of a loaded program now instead of at its first call.
 

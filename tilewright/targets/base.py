@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tilewright.passes.base import Unit
     from tilewright.primitives import ArrayType
     from tilewright.runtime.program import AnyProgram
+    from tilewright.runtime.program_file import ProgramFile
     from tilewright.runtime.shared_constants import Keep
 
 Tensor = np.ndarray[Any, Any]
@@ -193,11 +194,12 @@ class Target:
     Attributes:
         lowered: programs go through the passes; otherwise they stay in the `array` phase.
         scheduled: kernels go to the `scheduled` phase of their machine's model; otherwise they stay in `tile`.
-        program_files: compiled programs can be saved, so that the compile cache keeps them.
+        program_files: the compile cache keeps compiled programs as files.
         opens_anywhere: so it does for machines that are named, too: what runs the program is looked for at its call.
         check_storage: refuses with a `TilewrightError` what states how an array is stored and is not known; None where
             arrays are stored as NumPy does.
         device_arrays: its programs take arrays that are not in the host's memory.
+        open_file: a program file that the runtime loaded, as a program that runs; None where it runs as it is.
         calls_libraries: its programs call routines of libraries on the CPU.
         machine_named: the machine of a target string's second part, which is empty for the one that is here.
         executable: the target's own lowering, from the program and the texts of its phases.
@@ -213,6 +215,7 @@ class Target:
     device_arrays: bool = False
     calls_libraries: bool = False
     check_storage: Callable[[str], None] | None = None
+    open_file: Callable[[ProgramFile], AnyProgram] | None = None
 
 
 _REGISTERED: dict[str, Target] = {}

@@ -35,14 +35,14 @@ def test_members_of_the_protocol(target: str) -> None:
     assert found.unit.main.sym_name.data == "main"
 
 
-@pytest.mark.parametrize("target", ["cpu", "null", "cuda"])
+@pytest.mark.parametrize("target", ["cpu", "null", "cuda", "grid"])
 def test_programs_are_linked(target: str) -> None:
     found = executable(target)
     assert isinstance(found.program, ProgramFile)
     assert isinstance(found.link(keep_in_memory), ProgramFile)
 
 
-@pytest.mark.parametrize("target", ["interp", "grid"])
+@pytest.mark.parametrize("target", ["interp"])
 def test_targets_without_program_files_refuse(target: str) -> None:
     found = executable(target)
     with pytest.raises(UnsupportedOnTargetError, match="no program files"):

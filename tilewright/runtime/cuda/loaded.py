@@ -22,8 +22,9 @@ from tilewright.options import current
 from tilewright.runtime.abi import round_up
 from tilewright.runtime.container import Bytes
 from tilewright.runtime.cuda.driver import Device, Driver, DriverFailure, Launcher
-from tilewright.runtime.cuda.steps import Copy, DeviceCode, If, Kernel, Launch, Step, While
+from tilewright.runtime.cuda.steps import DeviceCode, Kernel
 from tilewright.runtime.cuda.stream import Stream, capturing, own_stream
+from tilewright.runtime.host_program import Copy, If, Launch, Step, While
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.trace_file import add_launch
 from tilewright.runtime.zones import Zones

@@ -1,16 +1,13 @@
-"""The host program on a GPU: kernels, and the steps of a call over numbered buffers.
-
-Buffers are numbered: the inputs, the outputs, the constants, then the offsets in the arena.
-"""
+"""The code of a program for a GPU: kernels and how they are launched, and the steps of the host program."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
 import msgspec
 
 from tilewright.errors import CompilerBug
+from tilewright.runtime.host_program import If, Slot, Step, While, check_steps
 from tilewright.runtime.zones import Zones
 
 MOST_BLOCKS = 2**31 - 1
@@ -53,48 +50,6 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     zones: Zones | None = None
 
 
-class Launch(msgspec.Struct, frozen=True, tag="launch"):
-    """Run a kernel on buffers."""
-
-    kernel: int
-    buffers: tuple[int, ...]
-
-
-class Copy(msgspec.Struct, frozen=True, tag="copy"):
-    """Copy the first bytes of a buffer to another."""
-
-    source: int
-    target: int
-    nbytes: int
-
-
-class While(msgspec.Struct, frozen=True, tag="while"):
-    """Take the steps of `condition`, and while the byte in the buffer `flag` is not 0 then, those of `body` and again
-    those of `condition`. The host reads the byte."""
-
-    condition: tuple[Step, ...]
-    flag: int
-    body: tuple[Step, ...]
-
-
-class If(msgspec.Struct, frozen=True, tag="if"):
-    """Take the steps of `then`, or of `otherwise` where the byte in the buffer `flag` is 0, which the host reads."""
-
-    flag: int
-    then: tuple[Step, ...]
-    otherwise: tuple[Step, ...]
-
-
-Step: TypeAlias = Launch | Copy | While | If
-
-
-class Slot(msgspec.Struct, frozen=True):
-    """An offset in the arena, in bytes."""
-
-    offset: int
-    nbytes: int
-
-
 class DeviceCode(msgspec.Struct, frozen=True, kw_only=True):
     """Kernels for a chip such as `sm_90a`, the offsets in the arena, and the steps of a call, in order."""
 
@@ -118,16 +73,6 @@ class DeviceCode(msgspec.Struct, frozen=True, kw_only=True):
         return any(kernel.zones is not None for kernel in self.kernels)
 
 
-def all_steps(steps: Sequence[Step]) -> Iterator[Step]:
-    """The steps and those inside them."""
-    for step in steps:
-        yield step
-        if isinstance(step, While):
-            yield from all_steps((*step.condition, *step.body))
-        elif isinstance(step, If):
-            yield from all_steps((*step.then, *step.otherwise))
-
-
 def check_device(name: str, code: DeviceCode, array_bytes: Sequence[int]) -> None:
     """Refuse a description that contradicts itself; `array_bytes` are those of inputs, outputs and constants.
 
@@ -148,21 +93,5 @@ def check_device(name: str, code: DeviceCode, array_bytes: Sequence[int]) -> Non
         for each in kernel.tensor_maps:
             if not 0 <= each.parameter < len(kernel.parameters) or each.nbytes > kernel.parameters[each.parameter]:
                 raise CompilerBug(f"`{name}` launches `{kernel.name}` with {each} of {kernel.parameters}")
-    for step in all_steps(code.steps):
-        wanted = _touched(name, code, step)
-        if any(not 0 <= number < len(sizes) or sizes[number] < nbytes for number, nbytes in wanted):
-            raise CompilerBug(f"`{name}` has a step on buffers that it does not have, or that are too small: {step}")
-
-
-def _touched(name: str, code: DeviceCode, step: Step) -> list[tuple[int, int]]:
-    """Numbers of the buffers that a step itself uses, and the bytes of each."""
-    if isinstance(step, Launch):
-        if not 0 <= step.kernel < len(code.kernels):
-            raise CompilerBug(f"`{name}` launches kernel {step.kernel} of {len(code.kernels)}")
-        parameters = code.kernels[step.kernel].parameters
-        if len(parameters) != len(step.buffers):
-            raise CompilerBug(f"`{name}` launches `{code.kernels[step.kernel].name}` on {len(step.buffers)} buffers")
-        return list(zip(step.buffers, parameters, strict=True))
-    if isinstance(step, Copy):
-        return [(step.source, step.nbytes), (step.target, step.nbytes)]
-    return [(step.flag, 1)]
+    kernels = [(kernel.name, kernel.parameters) for kernel in code.kernels]
+    check_steps(name, code.steps, kernels, sizes)

@@ -9,41 +9,37 @@ module does not state what it is called: equal kernels are equal texts.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from llvmlite import ir
-from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.cost.vectors.kernel import Work, block_work
 from tilewright.dialects import array, scheduled, tile
 from tilewright.dialects.base import array_type
-from tilewright.dialects.rewriting import yielded
-from tilewright.errors import CompilerBug, LinearAlgebraError, UnsupportedOnTargetError
+from tilewright.errors import CompilerBug, UnsupportedOnTargetError
 from tilewright.machines.machine import Machine
 from tilewright.passes.affine_access import storage_elements
-from tilewright.passes.array.lifetimes import storage
 from tilewright.passes.base import Unit
-from tilewright.passes.program_memory import ARENA, CONSTANT, INPUT, OUTPUT, MemoryPlan
-from tilewright.routines import FAILURES
+from tilewright.passes.host_program import host_program
+from tilewright.passes.program_memory import MemoryPlan
 from tilewright.runtime.manifest import Message
-from tilewright.targets.cpu.clocks import COUNTS, Clocks
+from tilewright.targets.cpu.clocks import Clocks
 from tilewright.targets.cpu.context import FunctionContext, Scratch, round_up
 from tilewright.targets.cpu.emit_dot import emit_dot
+from tilewright.targets.cpu.emit_main import Memory, MustSucceed, print_main
 from tilewright.targets.cpu.emit_nest import emit_nest
 from tilewright.targets.cpu.emit_ordered import emit_ordered
 from tilewright.targets.cpu.emit_row_dot import emit_row_dot, lies_along_depth
 from tilewright.targets.cpu.in_order import Turn, clear_turns, passed_on, taken_points, turns_bytes
 from tilewright.targets.cpu.library_call import emit_library_call
-from tilewright.targets.cpu.loops import I1, I8, I32, I64, POINTER, i64, loop, minimum, offset_pointer
+from tilewright.targets.cpu.loops import I8, I32, I64, POINTER, i64, loop, minimum, offset_pointer
 from tilewright.targets.cpu.ordered_nest import ordered_op
 from tilewright.targets.cpu.past_caches import fence_stores
-from tilewright.targets.cpu.regions import DRIVER, KERNEL, MAIN, REGION, chunk_count, first_point, launch
+from tilewright.targets.cpu.regions import DRIVER, KERNEL, REGION, chunk_count, first_point, launch
 from tilewright.targets.cpu.regions import Callable as PoolCallable
 from tilewright.targets.llvm.values import Builder, Value, builder_of, declare_features
 
@@ -99,11 +95,10 @@ class _Emitter:
         self.module = self._new_module()
         self.scratch = Scratch()
         self.kernels: dict[str, _Kernel] = {}
-        self.constants: list[str] = []
         self.library_kernels: dict[Hashable, tuple[str, _Kernel]] = {}
-        self.library_calls: dict[array.LibraryCallOp, tuple[str, _Kernel]] = {}
+        self.library_calls: dict[array.LibraryCallOp, str] = {}
+        self.must_succeed: dict[str, MustSucceed] = {}
         self.library_functions: dict[str, None] = {}
-        self.messages: dict[str, Message] = {}
         self.work: dict[str, Work] = {}
 
     def emit(self) -> NativeModule:
@@ -114,18 +109,19 @@ class _Emitter:
             if isinstance(op, array.LibraryCallOp):
                 self.library_calls[op] = self._emit_library_call(op, main)
         self.module = main
-        kernels = [*self.kernels.values(), *(kernel for _, kernel in self.library_calls.values())]
-        shared = max((k.shared_bytes for k in kernels), default=0)
+        kernels = self.kernels | dict(self.library_kernels.values())
         shared_start = round_up(self.plan.arena_bytes)
-        arena_bytes = shared_start + shared
-        self._emit_main(shared_start, arena_bytes)
+        memory = Memory(shared_start, max((k.shared_bytes for k in kernels.values()), default=0), self.scratch.bytes)
+        host = host_program(self.unit, self.plan, list(kernels), self.library_calls)
+        functions = {name: kernel.function for name, kernel in kernels.items()}
+        printed = print_main(main, host, functions, memory, self.must_succeed, self.clocks)
         self._finish_module("main")
         return NativeModule(
             self.texts,
-            self.constants,
-            arena_bytes,
+            printed.constants,
+            memory.arena_bytes,
             self.scratch.bytes,
-            tuple(self.messages.values()),
+            printed.messages,
             tuple(self.library_functions),
             self.work,
         )
@@ -182,8 +178,8 @@ class _Emitter:
             self.declared[symbol] = ir.Function(main, DRIVER, symbol)
         return _Kernel(self.declared[symbol], shared_bytes)
 
-    def _emit_library_call(self, op: array.LibraryCallOp, main: ir.Module) -> tuple[str, _Kernel]:
-        """The module of a call of a library: a function like a kernel's."""
+    def _emit_library_call(self, op: array.LibraryCallOp, main: ir.Module) -> str:
+        """The module of a call of a library: a function like a kernel's, whose name is returned."""
         key = (tuple(sorted(op.properties.items())), tuple(o.type for o in op.operands))
         if key not in self.library_kernels:
             name = f"{op.routine}_{len(self.library_kernels)}"
@@ -193,7 +189,9 @@ class _Emitter:
             self.library_functions.update(dict.fromkeys(emitted.functions))
             kernel = self._finished_kernel(name, main, emitted.work, emitted.shared_bytes)
             self.library_kernels[key] = name, kernel
-        return self.library_kernels[key]
+            if op.must_succeed:
+                self.must_succeed[name] = MustSucceed(op.routine, array_type(op.results[-1]).size)
+        return self.library_kernels[key][0]
 
     def _launch(
         self,
@@ -357,217 +355,6 @@ class _Emitter:
             f"`{op.name.removeprefix('tile.')}` inside a kernel does not run on the cpu target",
             help='run the kernel with target="interp" to print tiles and check assertions',
         )
-
-    # ---- main ---------------------------------------------------------------------------------------------------
-
-    def _emit_main(self, shared_start: int, arena_bytes: int) -> None:
-        function = ir.Function(self.module, MAIN, "tw_main")
-        builder = builder_of(function)
-        buffers, arena, parallel, threads = function.args
-        driver = _Driver(self, builder, buffers, arena, parallel, threads)
-        driver.shared = offset_pointer(builder, arena, i64(shared_start), 1)
-        driver.scratch = offset_pointer(builder, arena, i64(arena_bytes), 1)
-        with driver.counted():
-            driver.run(self.unit.main.body.block)
-            driver.copy_results()
-        builder.ret(ir.Constant(I32, 0))
-
-    def failure_status(self, routine: str) -> int:
-        """The status by which a program states that a routine failed."""
-        if routine not in self.messages:
-            text, help = FAILURES[routine]
-            self.messages[routine] = Message(len(self.messages) + 1, LinearAlgebraError.code, text, help)
-        return self.messages[routine].status
-
-    def constant_index(self, name: str) -> int:
-        if name not in self.constants:
-            self.constants.append(name)
-        return self.constants.index(name)
-
-
-class _Driver:
-    """Prints the calls, loops and copies of `main`."""
-
-    def __init__(
-        self, emitter: _Emitter, builder: Builder, buffers: Value, arena: Value, parallel: Value, threads: Value
-    ) -> None:
-        self.emitter = emitter
-        self.builder = builder
-        self.buffers, self.arena, self.parallel, self.threads = buffers, arena, parallel, threads
-        self.shared: Value = arena
-        self.scratch: Value = arena
-        main = emitter.unit.main.body.block
-        self.inputs = len(main.args)
-        last = main.last_op
-        self.outputs = len(last.operands) if isinstance(last, ReturnOp) else 0
-
-    def run(self, block: Block) -> None:
-        for op in block.ops:
-            if isinstance(op, array.CallOp):
-                self._call(op)
-            elif isinstance(op, array.LibraryCallOp):
-                self._library_call(op)
-            elif isinstance(op, array.WhileOp):
-                self._while(op)
-            elif isinstance(op, array.IfOp):
-                self._if(op)
-            elif not isinstance(op, array.ConstantOp | array.ReshapeOp | array.YieldOp | ReturnOp):
-                raise CompilerBug(f"{op.name} was not lowered to a kernel")
-
-    def pointer(self, value: SSAValue) -> Value:
-        place = self.emitter.plan.places[storage(value)]
-        if place.kind == ARENA:
-            return offset_pointer(self.builder, self.arena, i64(place.index), 1)
-        if place.kind == INPUT:
-            return self._entry(place.index)
-        if place.kind == CONSTANT:
-            return self._entry(self.inputs + self.outputs + self.emitter.constant_index(place.constant))
-        return self.output(place.index)
-
-    def output(self, index: int) -> Value:
-        return self._entry(self.inputs + index)
-
-    def _entry(self, index: int) -> Value:
-        return self.builder.load(offset_pointer(self.builder, self.buffers, i64(index), 8), typ=POINTER)
-
-    def assign(self, source: SSAValue, target: SSAValue) -> None:
-        """Copy an array to the memory of another, unless it is there."""
-        if not self._shares_memory(source, target):
-            self.copy(self.pointer(source), self.pointer(target), array_type(source).nbytes)
-
-    def copy(self, source: Value, target: Value, nbytes: int) -> None:
-        if nbytes == 0:
-            return
-        name = "llvm.memmove.p0.p0.i64"
-        function = self.builder.module.globals.get(name)
-        if function is None:
-            type = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, I64, I1])
-            function = ir.Function(self.builder.module, type, name)
-        self.builder.call(function, [target, source, i64(nbytes), ir.Constant(I1, 0)])
-
-    def copy_results(self) -> None:
-        """Results that were not computed in place; those set aside in spare memory are saved before any is written."""
-        plan = self.emitter.plan
-        last = self.emitter.unit.main.body.block.last_op
-        sources: list[Value] = []
-        for position, (value, _) in enumerate(plan.copies):
-            source = self.pointer(value)
-            if last is not None and (last, position) in plan.spares:
-                spare = offset_pointer(self.builder, self.arena, i64(plan.spares[(last, position)]), 1)
-                self.copy(source, spare, array_type(value).nbytes)
-                source = spare
-            sources.append(source)
-        for source, (value, index) in zip(sources, plan.copies, strict=True):
-            self.copy(source, self.output(index), array_type(value).nbytes)
-
-    def _call(self, op: array.CallOp) -> None:
-        kernel = self.emitter.unit.kernel(op.callee)
-        outputs = iter(op.results)
-        inputs = iter(op.operands)
-        entries: list[Value] = []
-        for effect in kernel.effects:
-            if effect == tile.IN:
-                entries.append(self.pointer(next(inputs)))
-                continue
-            output = next(outputs)
-            result = self.pointer(output)
-            if effect == tile.INOUT:
-                self.assign(next(inputs), output)
-            entries.append(result)
-        self._run_kernel(op.callee, self.emitter.kernels[op.callee], entries)
-
-    def _run_kernel(self, name: str, kernel: _Kernel, entries: Sequence[Value]) -> None:
-        scratch_bytes: Any = i64(self.emitter.scratch.bytes)
-        table = self._table([*entries, self.shared, self.scratch, scratch_bytes.inttoptr(POINTER)])
-        with self.counted(name):
-            self.builder.call(kernel.function, [table, self.parallel, self.threads])
-
-    def _library_call(self, op: array.LibraryCallOp) -> None:
-        name, kernel = self.emitter.library_calls[op]
-        self._run_kernel(name, kernel, [self.pointer(value) for value in (*op.operands, *op.results)])
-        matrices = array_type(op.results[-1]).size
-        if not op.must_succeed or not op.must_succeed or not matrices:
-            return
-        info = self.pointer(op.results[-1])
-        with loop(self.builder, i64(0), i64(matrices), 1, "matrix") as index:
-            status = self.builder.load(offset_pointer(self.builder, info, index, 4), typ=I32)
-            failed = self.builder.icmp_unsigned("!=", status, ir.Constant(I32, 0))
-            with self.builder.if_then(failed, likely=False):
-                self.builder.ret(ir.Constant(I32, self.emitter.failure_status(op.routine)))
-
-    def counted(self, kernel: str | None = None) -> contextlib.AbstractContextManager[None]:
-        """Count the time of what is printed next, that of a kernel or all, if it is to be known."""
-        clocks = self.emitter.clocks
-        if clocks is None:
-            return contextlib.nullcontext()
-        counts = self._entry(self.inputs + self.outputs + self.emitter.constant_index(COUNTS))
-        return clocks.counted(self.builder, counts, kernel)
-
-    def _shares_memory(self, source: SSAValue, result: SSAValue) -> bool:
-        """Whether a result is written over an array, such as the input that was donated for it."""
-        places = self.emitter.plan.places
-        a, b = places[storage(source)], places[storage(result)]
-        donated = a.kind == INPUT and b.kind == OUTPUT and self.emitter.unit.donated.get(a.index) == b.index
-        return a == b or donated
-
-    def _table(self, entries: Sequence[Value]) -> Value:
-        with self.builder.goto_entry_block():
-            table = self.builder.alloca(POINTER, len(entries))
-        for i, entry in enumerate(entries):
-            self.builder.store(entry, offset_pointer(self.builder, table, i64(i), 8))
-        return table
-
-    def _while(self, op: array.WhileOp) -> None:
-        for source, target in zip(op.operands, op.results, strict=True):
-            self.assign(source, target)
-        check = self.builder.append_basic_block("while")
-        body = self.builder.append_basic_block("while.body")
-        end = self.builder.append_basic_block("while.end")
-        self.builder.branch(check)
-        self.builder.position_at_end(check)
-        self.leave_if_interrupted()
-        self.run(op.condition.block)
-        self.builder.cbranch(self._truth(yielded(op.condition.block)[0]), body, end)
-        self.builder.position_at_end(body)
-        self.run(op.body.block)
-        self._rotate(op)
-        self.builder.branch(check)
-        self.builder.position_at_end(end)
-
-    def leave_if_interrupted(self) -> None:
-        """Return if the call is to end: a job of no chunks indicates so."""
-        nothing = ir.Constant(POINTER, None)
-        stop = self.builder.call(PoolCallable(self.parallel), [nothing, nothing, i64(0), self.threads])
-        with self.builder.if_then(self.builder.icmp_unsigned("!=", stop, ir.Constant(I32, 0)), likely=False):
-            self.builder.ret(ir.Constant(I32, 0))
-
-    def _rotate(self, op: array.WhileOp) -> None:
-        """The body's results become the carried arrays; those that move between places go through spare memory."""
-        pairs = list(zip(yielded(op.body.block), op.results, strict=True))
-        spares = self.emitter.plan.spares
-        sources: list[Value] = []
-        for position, (value, _) in enumerate(pairs):
-            pointer = self.pointer(value)
-            if (op, position) in spares:
-                spare = offset_pointer(self.builder, self.arena, i64(spares[(op, position)]), 1)
-                self.copy(pointer, spare, array_type(value).nbytes)
-                pointer = spare
-            sources.append(pointer)
-        for source, (value, target) in zip(sources, pairs, strict=True):
-            if not self._shares_memory(value, target):
-                self.copy(source, self.pointer(target), array_type(value).nbytes)
-
-    def _if(self, op: array.IfOp) -> None:
-        with self.builder.if_else(self._truth(op.operands[0])) as (then, otherwise):
-            for branch, region in ((then, op.then), (otherwise, op.otherwise)):
-                with branch:
-                    self.run(region.block)
-                    for value, target in zip(yielded(region.block), op.results, strict=True):
-                        self.assign(value, target)
-
-    def _truth(self, value: SSAValue) -> Value:
-        raw = self.builder.load(self.pointer(value), typ=I8)
-        return self.builder.icmp_unsigned("!=", raw, ir.Constant(I8, 0))
 
 
 def _inside_nests(operations: Iterable[Operation]) -> Iterator[Operation]:

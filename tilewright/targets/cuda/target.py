@@ -18,6 +18,7 @@ from tilewright.dialects.base import array_type
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.options import current
 from tilewright.passes.base import Unit
+from tilewright.passes.host_program import host_program
 from tilewright.passes.program_memory import plan_memory
 from tilewright.runtime.cuda.program import DeviceProgram
 from tilewright.runtime.files import dump
@@ -28,7 +29,7 @@ from tilewright.targets.base import KernelTime, LinkedExecutable, spec_of, unmea
 from tilewright.targets.cuda.cubin_cache import cubin
 from tilewright.targets.cuda.emit import KernelCode, emit_kernel
 from tilewright.targets.cuda.intrinsics import TRIPLE
-from tilewright.targets.cuda.steps import steps_of
+from tilewright.targets.cuda.steps import device_code, launched
 from tilewright.targets.cuda.toolchain import COMPILER, Cubin, instructions_of, sass_of
 
 
@@ -77,9 +78,10 @@ class CudaProgram(LinkedExecutable):
         """The runnable program with its constants as `keep` has them."""
         unit = self.unit
         plan = plan_memory(unit)
-        steps = steps_of(unit, plan, self.kernels)
-        kept = keep({name: np.ascontiguousarray(unit.constants[name]) for name in steps.constants})
-        cubins = [self.cubins[kernel.name].content for kernel in steps.code.kernels]
+        host = host_program(unit, plan, launched(self.kernels))
+        code = device_code(unit, host, self.kernels)
+        kept = keep({name: np.ascontiguousarray(unit.constants[name]) for name in host.constants})
+        cubins = [self.cubins[name].content for name in host.kernels]
         self._report()
         types = unit.main.function_type
         manifest = Manifest(
@@ -92,13 +94,13 @@ class CudaProgram(LinkedExecutable):
             aliases=tuple(Alias(output=o, input=i) for i, o in unit.donated.items()),
             constants=place_constants([each.content.nbytes for each in kept]),
             object_sizes=tuple(map(len, cubins)),
-            arena_bytes=steps.code.arena_bytes,
+            arena_bytes=code.arena_bytes,
             metadata={
                 "memory_report": plan.report(),
                 "machine": unit.machine.name,
                 "remarks": json.dumps([str(remark) for remark in unit.remarks]),
             },
-            device=steps.code,
+            device=code,
         )
         elsewhere = [(each.key, each.offset) for each in kept]
         constants = [each.content for each in kept]

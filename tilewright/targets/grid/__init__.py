@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.errors import LayoutError, TargetError, UnsupportedOnTargetError
+from tilewright.errors import CompilerBug, LayoutError, TargetError, UnsupportedOnTargetError
 from tilewright.targets.base import Target
 
 if TYPE_CHECKING:
     from tilewright.machines.machine import Machine
     from tilewright.passes.base import Unit
+    from tilewright.runtime.program import AnyProgram
+    from tilewright.runtime.program_file import ProgramFile
     from tilewright.targets.base import Executable
 
 DEFAULT = "wormhole"
@@ -39,6 +41,15 @@ def _executable(unit: Unit, stages: dict[str, str]) -> Executable:
     return GridProgram(unit, stages)
 
 
+def _open_file(file: ProgramFile) -> AnyProgram:
+    from tilewright.runtime.grid.program import GridFile
+    from tilewright.targets.grid.program import opened
+
+    if not isinstance(file, GridFile):
+        raise CompilerBug(f"`{file.manifest.name}` is no program for a grid of cores")
+    return opened(file)
+
+
 def check_storage(text: str) -> None:
     """Refuse what is no storage of an array on a grid.
 
@@ -64,4 +75,5 @@ TARGET = Target(
     machine_named=machine_named,
     executable=_executable,
     check_storage=check_storage,
+    open_file=_open_file,
 )

@@ -26,8 +26,8 @@ from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
 from tilewright.semantics.cores import tile_formats
 from tilewright.targets.base import Tensor
-from tilewright.targets.grid.emit import emit_program
-from tilewright.targets.grid.host_steps import HostSteps
+from tilewright.targets.grid.core_program import CoreProgram
+from tilewright.targets.grid.host_run import HostRun
 from tilewright.targets.grid.memory_config import memory_config
 
 # The variable of TT-Metalium that names the vendor's simulator.
@@ -56,7 +56,7 @@ def machine_name() -> str:
     return str(_ttnn_and_device()[0].get_arch_name()).partition("_")[0]
 
 
-class DeviceRun(HostSteps[Any]):
+class DeviceRun(HostRun[Any]):
     """One run of a program on the device that ttnn opens.
 
     Raises:
@@ -64,9 +64,9 @@ class DeviceRun(HostSteps[Any]):
             program's machine.
     """
 
-    def __init__(self, unit: Unit) -> None:
-        super().__init__(unit)
-        self._ttnn, self._device = _opened(unit.machine)
+    def __init__(self, program: CoreProgram | Unit) -> None:
+        super().__init__(program)
+        self._ttnn, self._device = _opened(self.program.machine)
 
     def given(self, array: Tensor | None, type: ArrayType, stored: Storage) -> Any:
         if array is None:
@@ -74,7 +74,7 @@ class DeviceRun(HostSteps[Any]):
         ttnn, torch = self._ttnn, importlib.import_module("torch")
         name = stored.format or tile_formats.format_of(type.dtype).name
         of_ttnn, of_numpy = _type_of(name)
-        grid = self.unit.machine.core_grid
+        grid = self.program.machine.core_grid
         placement = stored.placement(type.shape, (grid.rows, grid.columns))
         numbers = torch.from_numpy(_checked(array, of_numpy).reshape(_shape(type.shape)))
         return ttnn.from_torch(
@@ -99,7 +99,7 @@ class DeviceRun(HostSteps[Any]):
     def copied(self, array: Any) -> Any:
         return self._ttnn.clone(array)
 
-    def viewed(self, array: Any, type: ArrayType) -> Any:
+    def viewed(self, array: Any, shape: tuple[int, ...]) -> Any:
         # Kernels see pages by their numbers, which stay.
         return array
 
@@ -110,8 +110,8 @@ class DeviceRun(HostSteps[Any]):
             numbers = numbers.to(torch.float32)
         return np.asarray(numbers.numpy()).reshape(type.shape).astype(type.dtype.numpy)
 
-    def launch(self, kernel: tile.KernelOp, arrays: Sequence[Any]) -> None:
-        source = emit_program(kernel, self.unit.machine)
+    def run_kernel(self, kernel: tile.KernelOp, arrays: Sequence[Any]) -> None:
+        source = self.program.source_of(kernel)
         texts = {cores.READER: source.reader, cores.COMPUTE: source.compute, cores.WRITER: source.writer}
         names: dict[str, Any] = {}
         # The text is the compiler's own.

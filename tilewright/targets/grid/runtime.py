@@ -18,26 +18,33 @@ from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
 from tilewright.semantics.cores import DeviceArray, ProgramRun, Timeline, run_program
 from tilewright.targets.base import Tensor
-from tilewright.targets.grid.host_steps import HostSteps
+from tilewright.targets.grid.core_program import CoreProgram
+from tilewright.targets.grid.host_run import HostRun
 
 # For each file of traces, up to where it goes, in cycles: programs follow one another.
 _traced: dict[Path, float] = {}
 
 
-class Simulation(HostSteps[DeviceArray]):
+class Simulation(HostRun[DeviceArray]):
     """One run of a program. Without `values` only time is counted. With `whole_outputs` kernels that leave something
     of a result unwritten are reported; a user's kernel may. `runs`: the kernels that ran, in order."""
 
     def __init__(
-        self, unit: Unit, *, seed: int = 0, values: bool = True, checks: bool = True, whole_outputs: bool = False
+        self,
+        program: CoreProgram | Unit,
+        *,
+        seed: int = 0,
+        values: bool = True,
+        checks: bool = True,
+        whole_outputs: bool = False,
     ) -> None:
-        super().__init__(unit, has_values=values)
+        super().__init__(program, has_values=values)
         self._seed, self._checks = seed, checks
         self._whole_outputs = whole_outputs
         self.runs: list[tuple[str, ProgramRun]] = []
 
     def given(self, array: Tensor | None, type: ArrayType, stored: Storage) -> DeviceArray:
-        grid, format = self.unit.machine.core_grid, stored.format or None
+        grid, format = self.program.machine.core_grid, stored.format or None
         placement, by_rows = stored.placement(type.shape, (grid.rows, grid.columns)), stored.by_rows
         if array is None:
             return DeviceArray.undefined(type.shape, type.dtype, format=format, placement=placement, by_rows=by_rows)
@@ -49,20 +56,20 @@ class Simulation(HostSteps[DeviceArray]):
     def copied(self, array: DeviceArray) -> DeviceArray:
         return replace(array, pages=array.pages.copy())
 
-    def viewed(self, array: DeviceArray, type: ArrayType) -> DeviceArray:
-        return replace(array, shape=type.shape)
+    def viewed(self, array: DeviceArray, shape: tuple[int, ...]) -> DeviceArray:
+        return array if array.shape == shape else replace(array, shape=shape)
 
     def to_numpy(self, array: DeviceArray, type: ArrayType) -> Tensor:
         return array.to_numpy()
 
-    def launch(self, kernel: tile.KernelOp, arrays: Sequence[DeviceArray]) -> None:
+    def run_kernel(self, kernel: tile.KernelOp, arrays: Sequence[DeviceArray]) -> None:
         """Run a program on a grid of cores; with the option `trace_file`, what it did when is added to that file."""
         path = current().trace_file if self.has_values else None
         timeline = None if path is None else Timeline(begin=_traced.get(path, 0.0))
         run = run_program(
             kernel,
             arrays,
-            self.unit.machine,
+            self.program.machine,
             seed=self._seed,
             values=self.has_values,
             checks=self._checks,
@@ -70,7 +77,8 @@ class Simulation(HostSteps[DeviceArray]):
             timeline=timeline,
         )
         if path is not None and timeline is not None:
-            timeline.write(path, f"{self.unit.machine.target}:{self.unit.machine.name}", kernel.sym_name)
+            machine = self.program.machine
+            timeline.write(path, f"{machine.target}:{machine.name}", kernel.sym_name)
             _traced[path] = timeline.end
         self.runs.append((kernel.sym_name, run))
 

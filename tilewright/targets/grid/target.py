@@ -13,24 +13,50 @@ from tilewright.cost.program import Cost, ProgramCost
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.base import Unit
+from tilewright.runtime.program_file import UNSETTLED, Settled
+from tilewright.runtime.shared_constants import Keep, keep_in_memory
 from tilewright.semantics.cores import ProgramRun
-from tilewright.targets.base import KernelTime, Tensor, UnlinkedExecutable
+from tilewright.targets.base import KernelTime, LinkedExecutable, Tensor
 from tilewright.targets.grid import device
+from tilewright.targets.grid.core_program import CoreProgram, core_program, has_program
+from tilewright.targets.grid.program import SavedGridProgram, linked
 from tilewright.targets.grid.report import KernelReport, report_of
 from tilewright.targets.grid.runtime import Simulation
 
 
-class GridProgram(UnlinkedExecutable):
+class GridProgram(LinkedExecutable):
     """A program compiled for a grid of cores. It runs on the simulator, or by ttnn where the environment names a
-    simulator of the vendor's (`TT_METAL_SIMULATOR`)."""
+    simulator of the vendor's (`TT_METAL_SIMULATOR`). Calls run the unit itself; it is linked to be saved."""
 
     def __init__(self, unit: Unit, stages: dict[str, str]) -> None:
-        super().__init__(unit)
+        self.unit = unit
         self._stages = stages
         self.runs: list[tuple[str, ProgramRun]] = []
 
+    @cached_property
+    def core(self) -> CoreProgram:
+        """The kernels and the host program."""
+        return core_program(self.unit)
+
+    @property
+    def program(self) -> SavedGridProgram:
+        """The program as it is saved, linked on first use."""
+        return self._linked
+
+    @cached_property
+    def _linked(self) -> SavedGridProgram:
+        return self.link(keep_in_memory)
+
+    def link(self, keep: Keep) -> SavedGridProgram:
+        """The program with its constants as `keep` has them."""
+        return linked(self.unit, keep)
+
+    @property
+    def settled(self) -> Settled:
+        return UNSETTLED
+
     def __call__(self, *arrays: Tensor, out: Sequence[Tensor] | None = None) -> list[Tensor]:
-        results = device.DeviceRun(self.unit).run(arrays) if device.is_asked_for() else self.simulate(*arrays)
+        results = device.DeviceRun(self.core).run(arrays) if device.is_asked_for() else self.simulate(*arrays)
         if out is None:
             return results
         for target, result in zip(out, results, strict=True):
@@ -44,7 +70,7 @@ class GridProgram(UnlinkedExecutable):
         Raises:
             HazardError: accesses of a kernel are not ordered, or a wait is never signalled.
         """
-        simulation = Simulation(self.unit, seed=seed)
+        simulation = Simulation(self.core, seed=seed)
         results = simulation.run(arrays)
         self.runs = simulation.runs
         return results
@@ -52,7 +78,7 @@ class GridProgram(UnlinkedExecutable):
     @cached_property
     def timing(self) -> list[tuple[str, ProgramRun]]:
         """The simulator's counts for each kernel that a call runs, without computing values."""
-        simulation = Simulation(self.unit, values=False)
+        simulation = Simulation(self.core, values=False)
         simulation.run(None)
         return simulation.runs
 
@@ -81,7 +107,7 @@ class GridProgram(UnlinkedExecutable):
         from tilewright.targets.grid.emit import emit_program
 
         texts: list[str] = []
-        for kernel in self.unit.kernels():
+        for kernel in filter(has_program, self.unit.kernels()):
             made = emit_program(kernel, self.unit.machine)
             parts = {"reader": made.reader, "compute": made.compute, "writer": made.writer, "host": made.host}
             texts += [f"// ---- {kernel.sym_name}: {part}\n{text}" for part, text in parts.items() if text]
@@ -120,8 +146,3 @@ class GridProgram(UnlinkedExecutable):
         """The remarks, and for each kernel its time, its bottleneck, and the resources of a core that it takes."""
         lines = [f"{text} [{n} times]" if n > 1 else text for text, n in Counter(map(str, self.unit.remarks)).items()]
         return "\n".join([*lines, *(report.text() for report in self.reports)])
-
-    def save(self, path: str) -> None:
-        raise UnsupportedOnTargetError(
-            f"programs for a grid of cores are not saved, so not to {path}", help="keep what `ir('cpp')` prints"
-        )

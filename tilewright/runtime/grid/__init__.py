@@ -1,0 +1,1 @@
+"""Program files for grids of cores."""

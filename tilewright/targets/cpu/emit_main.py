@@ -1,0 +1,207 @@
+"""Print the host program as the function `tw_main`: calls of kernels, copies, branches and loops.
+
+    i32 tw_main(ptr buffers, ptr arena, ptr parallel, i32 threads)
+
+`buffers` is a table of pointers: inputs, outputs, constants. Slots of the arena are offsets from `arena`; the kernels'
+shared memory and the workers' scratch memory come after them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from tilewright.errors import LinearAlgebraError
+from tilewright.routines import FAILURES
+from tilewright.runtime.host_program import Copy, HostProgram, If, Launch, Step, While
+from tilewright.runtime.manifest import Message
+from tilewright.targets.cpu.clocks import COUNTS, Clocks
+from tilewright.targets.cpu.loops import I1, I8, I32, I64, POINTER, i64, loop, offset_pointer
+from tilewright.targets.cpu.regions import MAIN
+from tilewright.targets.cpu.regions import Callable as PoolCallable
+from tilewright.targets.llvm.values import Builder, Value, builder_of
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The arena after its slots: the start and bytes of the kernels' shared memory, then the bytes of each worker's
+    scratch memory."""
+
+    shared_start: int
+    shared_bytes: int
+    worker_bytes: int
+
+    @property
+    def arena_bytes(self) -> int:
+        return self.shared_start + self.shared_bytes
+
+
+@dataclass(frozen=True)
+class MustSucceed:
+    """The program fails where a routine of a library does: its last buffer holds a status for each of the matrices."""
+
+    routine: str
+    matrices: int
+
+
+@dataclass(frozen=True)
+class PrintedMain:
+    """The constants in the order of the buffer table, and the messages of a program that fails."""
+
+    constants: list[str]
+    messages: tuple[Message, ...]
+
+
+def print_main(
+    module: ir.Module,
+    program: HostProgram,
+    kernels: Mapping[str, ir.Function],
+    memory: Memory,
+    must_succeed: Mapping[str, MustSucceed],
+    clocks: Clocks | None,
+) -> PrintedMain:
+    """Print `tw_main` to the module that declares the kernels. `clocks` count the time of each kernel and of all, in
+    a constant called `COUNTS`."""
+    function = ir.Function(module, MAIN, "tw_main")
+    printer = _Printer(program, kernels, memory, must_succeed, clocks, builder_of(function), function.args)
+    with printer.counted():
+        printer.print(program.steps)
+    printer.builder.ret(ir.Constant(I32, 0))
+    return PrintedMain(printer.constants, tuple(printer.messages.values()))
+
+
+class _Printer:
+    def __init__(
+        self,
+        program: HostProgram,
+        kernels: Mapping[str, ir.Function],
+        memory: Memory,
+        must_succeed: Mapping[str, MustSucceed],
+        clocks: Clocks | None,
+        builder: Builder,
+        arguments: Sequence[Value],
+    ) -> None:
+        self.program = program
+        self.kernels = kernels
+        self.memory = memory
+        self.must_succeed = must_succeed
+        self.clocks = clocks
+        self.builder = builder
+        self.buffers, self.arena, self.parallel, self.threads = arguments
+        self.shared = offset_pointer(builder, self.arena, i64(memory.shared_start), 1)
+        self.scratch = offset_pointer(builder, self.arena, i64(memory.arena_bytes), 1)
+        self.constants = [*program.constants, *([] if clocks is None else [COUNTS])]
+        self.messages: dict[str, Message] = {}
+
+    def print(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            match step:
+                case Launch():
+                    self._launch(step)
+                case Copy():
+                    self._copy(step)
+                case While():
+                    self._while(step)
+                case If():
+                    self._if(step)
+
+    # ---- buffers --------------------------------------------------------------------------------------------------
+
+    def _pointer(self, number: int) -> Value:
+        first = self.program.first_slot
+        if number < first:
+            return self._entry(number)
+        return offset_pointer(self.builder, self.arena, i64(self.program.arena[number - first].offset), 1)
+
+    def _entry(self, number: int) -> Value:
+        return self.builder.load(offset_pointer(self.builder, self.buffers, i64(number), 8), typ=POINTER)
+
+    def _truth(self, flag: int) -> Value:
+        raw = self.builder.load(self._pointer(flag), typ=I8)
+        return self.builder.icmp_unsigned("!=", raw, ir.Constant(I8, 0))
+
+    def _copy(self, step: Copy) -> None:
+        source, target = self._pointer(step.source), self._pointer(step.target)
+        name = "llvm.memmove.p0.p0.i64"
+        function = self.builder.module.globals.get(name)
+        if function is None:
+            type = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, I64, I1])
+            function = ir.Function(self.builder.module, type, name)
+        self.builder.call(function, [target, source, i64(step.nbytes), ir.Constant(I1, 0)])
+
+    # ---- kernels --------------------------------------------------------------------------------------------------
+
+    def _launch(self, step: Launch) -> None:
+        name = self.program.kernels[step.kernel]
+        entries = [self._pointer(number) for number in step.buffers]
+        scratch_bytes: Any = i64(self.memory.worker_bytes)
+        table = self._table([*entries, self.shared, self.scratch, scratch_bytes.inttoptr(POINTER)])
+        with self.counted(name):
+            self.builder.call(self.kernels[name], [table, self.parallel, self.threads])
+        if name in self.must_succeed:
+            self._leave_if_failed(self.must_succeed[name], step.buffers[-1])
+
+    def _table(self, entries: Sequence[Value]) -> Value:
+        with self.builder.goto_entry_block():
+            table = self.builder.alloca(POINTER, len(entries))
+        for i, entry in enumerate(entries):
+            self.builder.store(entry, offset_pointer(self.builder, table, i64(i), 8))
+        return table
+
+    def counted(self, kernel: str | None = None) -> contextlib.AbstractContextManager[None]:
+        """Count the time of what is printed next, that of a kernel or all, if it is to be known."""
+        if self.clocks is None:
+            return contextlib.nullcontext()
+        counts = self._entry(self.program.inputs + self.program.outputs + self.constants.index(COUNTS))
+        return self.clocks.counted(self.builder, counts, kernel)
+
+    def _leave_if_failed(self, call: MustSucceed, statuses: int) -> None:
+        if not call.matrices:
+            return
+        info = self._pointer(statuses)
+        with loop(self.builder, i64(0), i64(call.matrices), 1, "matrix") as index:
+            status = self.builder.load(offset_pointer(self.builder, info, index, 4), typ=I32)
+            failed = self.builder.icmp_unsigned("!=", status, ir.Constant(I32, 0))
+            with self.builder.if_then(failed, likely=False):
+                self.builder.ret(ir.Constant(I32, self._failure_status(call.routine)))
+
+    def _failure_status(self, routine: str) -> int:
+        """The status by which a program states that a routine failed."""
+        if routine not in self.messages:
+            text, help = FAILURES[routine]
+            self.messages[routine] = Message(len(self.messages) + 1, LinearAlgebraError.code, text, help)
+        return self.messages[routine].status
+
+    # ---- control flow ---------------------------------------------------------------------------------------------
+
+    def _while(self, step: While) -> None:
+        check = self.builder.append_basic_block("while")
+        body = self.builder.append_basic_block("while.body")
+        end = self.builder.append_basic_block("while.end")
+        self.builder.branch(check)
+        self.builder.position_at_end(check)
+        self._leave_if_interrupted()
+        self.print(step.condition)
+        self.builder.cbranch(self._truth(step.flag), body, end)
+        self.builder.position_at_end(body)
+        self.print(step.body)
+        self.builder.branch(check)
+        self.builder.position_at_end(end)
+
+    def _leave_if_interrupted(self) -> None:
+        """Return if the call is to end: a job of no chunks indicates so."""
+        nothing = ir.Constant(POINTER, None)
+        stop = self.builder.call(PoolCallable(self.parallel), [nothing, nothing, i64(0), self.threads])
+        with self.builder.if_then(self.builder.icmp_unsigned("!=", stop, ir.Constant(I32, 0)), likely=False):
+            self.builder.ret(ir.Constant(I32, 0))
+
+    def _if(self, step: If) -> None:
+        with self.builder.if_else(self._truth(step.flag)) as (then, otherwise):
+            with then:
+                self.print(step.then)
+            with otherwise:
+                self.print(step.otherwise)
