@@ -68,9 +68,11 @@ def chain_of(
     row_dim: int,
     offset: int | None,
     machine: Machine,
+    wanted: int | None = None,
 ) -> Chain | None:
     """How warpgroups do the two matmuls of attention with scores of `shape`; None where they do not. `offset`: row 0
-    sees keys up to that one, row 1 one more; None: all rows see all keys."""
+    sees keys up to that one, row 1 one more; None: all rows see all keys. `wanted`: the number of warpgroups; None: as
+    many as keep all SMs busy."""
     scores, values = products
     types = operand, operand, array_type(scores.results[0]).dtype.compute
     found = machine.group_atom_of(*types)
@@ -85,7 +87,8 @@ def chain_of(
             return None  # a thread has a row of the result
         groups, rows, keys = 1, atom.rows, _KEYS
     else:
-        groups = _groups(shape, row_dim, atom.rows, machine) if widths[1] <= _MOST_COLUMNS[2] else 1
+        groups = wanted or _groups(shape, row_dim, atom.rows, machine)
+        groups = groups if widths[1] <= _MOST_COLUMNS[2] else 1
         # Not more keys than queries, so that what a causal mask leaves is whole steps more from tile to tile.
         rows, keys = atom.rows * groups, min(_KEYS, atom.rows * groups)
     tiles = -(-shape[row_dim] // rows)
