@@ -132,7 +132,7 @@ class Attention(Schedule, frozen=True, kw_only=True):
     Attributes:
         rows: queries of a tile.
         keys: keys of a step.
-        warpgroups: how many warpgroups multiply asynchronously; 0: single warps, vectors or cores do.
+        warpgroups: how many warpgroups issue asynchronous MMAs; 0: matmuls are those of single warps, vectors or cores.
         fallback: the level of the kernel's fallback: from 1 on, copies ahead take two stages, from 2 on there are none.
     """
 

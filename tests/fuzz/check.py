@@ -14,7 +14,7 @@ from tests.fuzz.generate import Case
 from tests.fuzz.guarded_memory import guarded_arena, guarded_copy, guarded_empty
 from tests.fuzz.intervals import Tensor
 from tilewright.cost.vectors.register_blocks import RegisterBlock, register_blocks
-from tilewright.cost.vectors.tiles import ROWS_ALONG_DEPTH
+from tilewright.errors import ScheduleError
 from tilewright.frontend.build import build_module
 from tilewright.frontend.trace import Graph
 from tilewright.machines.machine import Machine
@@ -47,8 +47,7 @@ def check(case: Case, target: str = "cpu") -> Outcome:
         with verified:
             given = donations(case) if case.seed % 3 == 0 else []
             chosen = schedules(case, target) if case.seed % 3 == 1 else None
-            constants, module = dict(case.graph.constants), build_module(case.graph)
-            executable = compile_module(module, constants, target, given, keep_stages=False, schedule=chosen)
+            executable = _compiled(case, target, given, chosen)
             outputs = _run_donating(executable, case) if given else _run(executable, case)
     except Exception as error:  # the compiler's own bugs come in any class
         return Outcome("raised " + type(error).__name__, str(error)[:600])
@@ -59,6 +58,18 @@ def check(case: Case, target: str = "cpu") -> Outcome:
         if verdict.problem is not None:
             return Outcome("wrong", f"output {position} {verdict.problem}", elements, unknown)
     return Outcome("", "", elements, unknown)
+
+
+def _compiled(case: Case, target: str, given: list[tuple[int, int]], chosen: dict[str, Schedule] | None) -> Executable:
+    """The program with its schedules; without their sources of right operands where one is not read from an array."""
+    constants, module = dict(case.graph.constants), build_module(case.graph)
+    try:
+        return compile_module(module, constants, target, given, keep_stages=False, schedule=chosen)
+    except ScheduleError as error:
+        if "right=" not in error.message or chosen is None:
+            raise
+    plain = {name: replace(each, right=None) if hasattr(each, "right") else each for name, each in chosen.items()}
+    return compile_module(build_module(case.graph), constants, target, given, keep_stages=False, schedule=plain)
 
 
 def schedules(case: Case, target: str) -> dict[str, Schedule]:
@@ -82,10 +93,8 @@ def _another(choose: random.Random, schedule: Schedule, machine: Machine) -> Sch
         return schedule
     every = (register_blocks(dtype, machine) for dtype in (tw.f32, tw.f64, tw.i16, tw.i8))
     blocks = next(found for found in every if schedule.block in [(block.rows, block.columns) for block in found])
-    found = _in_blocks(choose, blocks)
-    if schedule.right is None or found.tile[0] <= ROWS_ALONG_DEPTH:
-        return found
-    return replace(found, right=choose.choice(("in_place", "kept", "kept", "together")))
+    right = None if schedule.right is None else choose.choice(("in_place", "kept", "kept", "together"))
+    return replace(_in_blocks(choose, blocks), right=right)
 
 
 def _in_blocks(choose: random.Random, blocks: Sequence[RegisterBlock]) -> VectorMatmul:

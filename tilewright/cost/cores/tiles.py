@@ -151,7 +151,7 @@ def _product_bytes(page_bytes: int, is_exact: bool) -> tuple[int, int, int]:
 
 
 def _product_pages(height: int, width: int, page_bytes: int, sum_bytes: int, grid: CoreGrid) -> int:
-    """The pages of the depth for which a core has room beside the sums of a tile."""
+    """The pages of the depth for which a core has room next to the sums of a tile."""
     room = _PRODUCT_SHARE * grid.memory_bytes - height * width * sum_bytes
     return int(room // ((height + width) * page_bytes))
 

@@ -59,7 +59,7 @@ def check_single(tile: Sequence[int], dims: Collection[int]) -> None:
 
 
 def check_rows(op: array.ConvolveOp, schedule: schedules.Convolution, least_depth: int = 1) -> None:
-    """Check the schedule of a convolution that no MMA instruction of warps multiplies: no tile has channels of two
+    """Check the schedule of a convolution without MMA instructions of warps: no tile has channels of two
     groups. A tile may have up to `least_depth` channels although there are fewer.
 
     Raises:
