@@ -170,10 +170,12 @@ class TileKernel(Schedule, frozen=True, kw_only=True):
     Attributes:
         warps: how many warps compute a tile (Triton: num_warps); None: by the size of the tiles.
         stages: how many trips of a loop with matmuls are copied ahead (Triton: num_stages); None: the passes choose.
+        fallback: the level of the kernel's fallback: from 1 on, copies ahead take two stages, from 2 on there are none.
     """
 
     warps: int | None = None
     stages: int | None = None
+    fallback: int = 0
 
 
 _Any: TypeAlias = (
@@ -216,7 +218,7 @@ def from_json(text: str | bytes) -> Any:
             return msgspec.convert(decoded, dict[str, _Any])
         return msgspec.convert(decoded, _Any)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ScheduleError(f"this is no JSON of schedules: {error}", help="write it with `to_json`") from None
+        raise ScheduleError(f"the text is no JSON of schedules: {error}", help="write it with `to_json`") from None
 
 
 def checked_request(request: object) -> Request:

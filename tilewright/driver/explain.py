@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from tilewright.errors import LayoutError
 from tilewright.frontend.trace import Graph
 from tilewright.schedules import Schedule, code_of
@@ -81,6 +83,16 @@ def explain_compiled(executable: Executable, graph: Graph, target: str, machine:
         return decisions
     head = "Layouts of the kernels' tiles, as inference chooses them:"
     return "\n\n".join(part for part in (decisions, head, layouts) if part)
+
+
+def chosen_schedules(graph: Graph, target: str) -> dict[str, Schedule]:
+    """The schedules of a program's kernels at the end of the `tile` phase, as the cost model chooses them."""
+    return dict(tile_unit(graph, target).schedules) if target_named(target)[0].lowered else {}
+
+
+def schedules_document(schedules: Mapping[str, Schedule]) -> dict[str, Any]:
+    """Schedules of kernels as plain values, which `tw.schedules.from_json` reads."""
+    return {name: msgspec.to_builtins(schedule) for name, schedule in schedules.items()}
 
 
 def schedules_text(schedules: Mapping[str, Schedule]) -> str:

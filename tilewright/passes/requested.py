@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tilewright.errors import ScheduleError, SourceLocation, TilewrightError
+from tilewright.errors import ScheduleError, TilewrightError
 from tilewright.schedules import Request, Schedule
 
 Kinds = tuple[type[Schedule], ...]
 
-_NOTHING = "leave it out: on this machine nothing is decided of the program's kernels but their own parameters"
+_NOTHING = "leave the schedule out: on this machine nothing but parameters of the program's kernels is to be decided"
 
 
 @dataclass
@@ -56,8 +56,9 @@ class RequestedSchedules:
             return self.for_all
         return self.by_name.get(kernel)
 
-    def refuse(self, error: ScheduleError) -> None:
-        """Record that a kernel does not admit its schedule."""
+    def refuse(self, kernel: str, error: ScheduleError) -> None:
+        """Record that a kernel does not admit its schedule; the error's message is what it does not admit."""
+        error.message = f"`{kernel}` does not admit {error.message}"
         self.refused.append(error)
 
     def restart(self) -> None:
@@ -106,13 +107,12 @@ class RequestedSchedules:
         if self.for_all is not None and not any(isinstance(self.for_all, kinds) for kinds in self.known.values()):
             admitted = dict.fromkeys(kind for kinds in self.known.values() for kind in kinds)
             message = f"no kernel of the program admits `tw.schedules.{type(self.for_all).__name__}`"
-            yield ScheduleError(message, help=f"its kernels admit {kinds_text(admitted)}" if admitted else _NOTHING)
+            yield ScheduleError(message, help=f"the kernels admit {kinds_text(admitted)}" if admitted else _NOTHING)
 
 
-def wrong_kind(kernel: str, schedule: Schedule, kinds: Kinds, location: SourceLocation | None = None) -> ScheduleError:
-    """The error of a schedule of another kind than the kernel admits."""
-    message = f"the kernel `{kernel}` does not admit `tw.schedules.{type(schedule).__name__}`"
-    return ScheduleError(message, help=f"it admits {kinds_text(kinds)}", location=location)
+def wrong_kind(schedule: Schedule, kinds: Kinds) -> ScheduleError:
+    """The error of a schedule of another kind than a kernel admits, without the kernel's name."""
+    return ScheduleError(f"`tw.schedules.{type(schedule).__name__}`", help=f"the kernel admits {kinds_text(kinds)}")
 
 
 def unscheduled(target: str) -> ScheduleError:

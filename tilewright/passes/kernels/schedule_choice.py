@@ -14,6 +14,7 @@ from tilewright.passes.base import Unit
 from tilewright.passes.fallbacks import MOST_LEVELS, Fallback
 from tilewright.passes.kernels.lower_ordered_group import ordered_op
 from tilewright.passes.kernels.planners import KernelPlanner
+from tilewright.passes.kernels.schedule_limits import refused
 from tilewright.passes.layouts.layout_rules import location_of
 from tilewright.passes.requested import Kinds, wrong_kind
 
@@ -65,34 +66,38 @@ def requested_schedule(
     if schedule is None:
         return None
     try:
-        _check(planner, group, name, schedule, kinds)
+        _check(planner, group, schedule, kinds)
     except ScheduleError as error:
         error.location = location_of(group)
-        requested.refuse(error)
+        requested.refuse(name, error)
         return None
-    requested.accepted[name] = key
-    level = level_of(schedule)
-    if level:
-        unit.fallbacks.by_key[key] = Fallback(level, _REASON)
+    _accept(unit, name, schedule, key)
     return schedule
 
 
-def _check(planner: KernelPlanner, group: array.FusedOp, name: str, schedule: schedules.Schedule, kinds: Kinds) -> None:
+def _accept(unit: Unit, name: str, schedule: schedules.Schedule, key: Hashable) -> None:
+    """Take a requested schedule, with the level of the fallback that it states."""
+    unit.requested.accepted[name] = key
+    level = level_of(schedule)
+    if level:
+        unit.fallbacks.by_key[key] = Fallback(level, _REASON)
+
+
+def _check(planner: KernelPlanner, group: array.FusedOp, schedule: schedules.Schedule, kinds: Kinds) -> None:
     if not isinstance(schedule, kinds):
-        raise wrong_kind(name, schedule, kinds)
-    if not 0 <= level_of(schedule) <= MOST_LEVELS:
-        message = f"`{name}` does not admit fallback={level_of(schedule)}"
-        raise ScheduleError(message, help=f"a level is a number from 0 to {MOST_LEVELS}")
+        raise wrong_kind(schedule, kinds)
+    _check_level(schedule)
     if _without_later_decisions(schedule) == chosen_schedule(planner, group, Fallback.NONE):
         return
-    try:
-        if isinstance(schedule, schedules.Attention):
-            planner.check_attention(attention_parts(group), schedule)
-        else:
-            planner.check(group, schedule)
-    except ScheduleError as error:
-        error.message = f"`{name}` does not admit {error.message}"
-        raise
+    if isinstance(schedule, schedules.Attention):
+        planner.check_attention(attention_parts(group), schedule)
+    else:
+        planner.check(group, schedule)
+
+
+def _check_level(schedule: schedules.Schedule) -> None:
+    if not 0 <= level_of(schedule) <= MOST_LEVELS:
+        raise refused(f"fallback={level_of(schedule)}", f"a level is a number from 0 to {MOST_LEVELS}")
 
 
 def level_of(schedule: schedules.Schedule) -> int:
@@ -126,18 +131,18 @@ def schedule_tile_kernels(unit: Unit, planner: KernelPlanner) -> None:
 
 def _of_tile_kernel(unit: Unit, planner: KernelPlanner, kernel: tile.KernelOp) -> schedules.TileKernel:
     """The requested schedule of a kernel that the user wrote, or one that leaves all to later passes."""
-    name, usual = kernel.sym_name, schedules.TileKernel()
+    name = kernel.sym_name
+    usual = schedules.TileKernel(fallback=unit.fallbacks.level_of(name))
     schedule = unit.requested.of_kernel(name, planner.tile_kernels)
     if schedule is None:
         return usual
     try:
         if not isinstance(schedule, schedules.TileKernel):
-            raise wrong_kind(name, schedule, planner.tile_kernels)
+            raise wrong_kind(schedule, planner.tile_kernels)
+        _check_level(schedule)
         planner.check_tile_kernel(kernel, schedule)
     except ScheduleError as error:
-        if isinstance(schedule, schedules.TileKernel):
-            error.message = f"`{name}` does not admit {error.message}"
-        unit.requested.refuse(error)
+        unit.requested.refuse(name, error)
         return usual
-    unit.requested.accepted[name] = unit.fallbacks.key_of(name)
+    _accept(unit, name, schedule, unit.fallbacks.key_of(name))
     return schedule

@@ -71,7 +71,7 @@ def check_rows(op: array.ConvolveOp, schedule: schedules.Convolution, least_dept
         raise refused(f"tile={schedule.tile}", f"use output channels that divide the {rows} of a group")
     usual = schedules.Convolution(tile=schedule.tile, fallback=schedule.fallback)
     if schedule != usual:
-        raise refused(repr(schedule), f"use {usual!r}: no MMA instruction of warps multiplies the operands")
+        raise refused(repr(schedule), f"use {usual!r}: the operands have no MMA instruction of warps")
 
 
 def check_no_fallback(schedule: schedules.Schedule) -> None:

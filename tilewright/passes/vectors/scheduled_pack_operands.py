@@ -202,10 +202,10 @@ def _decided(unit: Unit, kernel: str, place: Right) -> Right:
     schedule = unit.schedules.get(kernel)
     if not isinstance(schedule, VectorMatmul):
         return place
+    unit.requested.packed.add(kernel)
     if schedule.right is None:
         unit.schedules[kernel] = msgspec.structs.replace(schedule, right=NAMES[place])
         return place
-    unit.requested.packed.add(kernel)
     return next(right for right, name in NAMES.items() if name == schedule.right)
 
 
@@ -214,8 +214,8 @@ def _refuse_unused(unit: Unit) -> None:
     for kernel, schedule in unit.schedules.items():
         stated = schedule.right if isinstance(schedule, VectorMatmul) and kernel in unit.requested.accepted else None
         if stated is not None and kernel not in unit.requested.packed:
-            message = f"`{kernel}` does not admit right={stated!r}: its right operand is not read from rows of an array"
-            unit.requested.refuse(ScheduleError(message, help="leave `right` out"))
+            message = f"right={stated!r}, as the right operand is not read from rows of an array"
+            unit.requested.refuse(kernel, ScheduleError(message, help="leave `right` out"))
 
 
 def _instruction(dot: scheduled.DotOp, machine: Machine) -> MatrixAtom | None:

@@ -99,7 +99,9 @@ class TileLowerToWarpsPass:
             warps = warps_of(kernel, unit.machine, self.warps)
             schedule = unit.schedules.get(kernel.sym_name)
             if isinstance(schedule, TileKernel):
-                unit.schedules[kernel.sym_name] = TileKernel(warps=warps, stages=schedule.stages)
+                unit.schedules[kernel.sym_name] = TileKernel(
+                    warps=warps, stages=schedule.stages, fallback=schedule.fallback
+                )
             if (spilled := spilled_registers(kernel, unit.machine, warps)) is not None:
                 unit.remarks.append(_spills(kernel, unit.machine, *spilled))
             families = (*_by_warpgroups(kernel, unit.machine), *warp_families(unit.machine), SCALAR)
