@@ -8,7 +8,7 @@ one extent, in elements, for each dimension that they divide.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -89,7 +89,7 @@ class WarpMatmul(Schedule, frozen=True, kw_only=True):
         warps: how many warps compute the tile (Triton: num_warps), without the producer warp.
         across: how many warps divide its rows and columns; None: layout inference decides.
         stages: how many steps of the depth are copied ahead (Triton: num_stages); 1: operands pass through registers.
-        family: the MMA instructions, such as "mma.sync", "wgmma" or "tcgen05"; None where there are none.
+        family: the name of the MMA instructions in the machine's file; None where there are none.
         fallback: the level of the kernel's fallback: from 1 on, copies ahead take two stages, from 2 on there are none.
     """
 
@@ -178,7 +178,7 @@ class TileKernel(Schedule, frozen=True, kw_only=True):
     fallback: int = 0
 
 
-_Any: TypeAlias = (
+_Union: TypeAlias = (
     Loop
     | VectorMatmul
     | SplitMatmul
@@ -206,7 +206,7 @@ def to_json(schedules: Request) -> str:
     return msgspec.json.encode(checked_request(schedules)).decode()
 
 
-def from_json(text: str | bytes) -> Any:
+def from_json(text: str | bytes) -> Request:
     """The schedule, or the schedules by the name of their kernel, of a JSON text.
 
     Raises:
@@ -215,8 +215,8 @@ def from_json(text: str | bytes) -> Any:
     try:
         decoded = msgspec.json.decode(text)
         if isinstance(decoded, dict) and "kind" not in decoded:
-            return msgspec.convert(decoded, dict[str, _Any])
-        return msgspec.convert(decoded, _Any)
+            return msgspec.convert(decoded, dict[str, _Union])
+        return msgspec.convert(decoded, _Union)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ScheduleError(f"the text is no JSON of schedules: {error}", help="write it with `to_json`") from None
 
@@ -238,11 +238,11 @@ def checked_request(request: object) -> Request:
 
 
 def _checked(whose: str, schedule: object) -> Schedule:
-    if not isinstance(schedule, _Any):
+    if not isinstance(schedule, _Union):
         message = f"the schedule{whose} is {schedule!r}, which is no schedule"
         raise ScheduleError(message, help="use a value of `tw.schedules`, such as `tw.schedules.Loop(tile=(1, 4096))`")
     try:
-        return msgspec.convert(msgspec.to_builtins(schedule), _Any)
+        return msgspec.convert(msgspec.to_builtins(schedule), _Union)
     except (msgspec.ValidationError, TypeError) as error:
         raise ScheduleError(f"the schedule{whose} is not well formed: {error}", help="see `tw.schedules`") from None
 

@@ -90,7 +90,7 @@ def chosen_schedules(graph: Graph, target: str) -> dict[str, Schedule]:
     return dict(tile_unit(graph, target).schedules) if target_named(target)[0].lowered else {}
 
 
-def schedules_document(schedules: Mapping[str, Schedule]) -> dict[str, Any]:
+def schedules_document(schedules: Mapping[str, Schedule]) -> dict[str, object]:
     """Schedules of kernels as plain values, which `tw.schedules.from_json` reads."""
     return {name: msgspec.to_builtins(schedule) for name, schedule in schedules.items()}
 

@@ -118,7 +118,7 @@ def wrong_kind(schedule: Schedule, kinds: Kinds) -> ScheduleError:
 def unscheduled(target: str) -> ScheduleError:
     """The error of schedules for a target that runs operations one by one."""
     message = f"the target `{target}` has no kernels to schedule"
-    return ScheduleError(message, help='leave the schedule out, or compile for "cpu", "cuda" or "grid"')
+    return ScheduleError(message, help="leave the schedule out, or compile for a target that has kernels")
 
 
 def kinds_text(kinds: Collection[type[Schedule]]) -> str:
