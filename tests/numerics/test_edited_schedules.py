@@ -13,7 +13,7 @@ from msgspec.structs import replace
 import tilewright as tw
 from tests.interop.targets import is_near, running
 from tilewright import schedules
-from tilewright.errors import ScheduleError
+from tilewright.errors import ArgumentError, ScheduleError
 from tilewright.machines.machine import load
 
 Tensor = np.ndarray[Any, Any]
@@ -188,6 +188,12 @@ def test_a_tile_beyond_shared_memory_is_refused_as_the_request_states_it() -> No
     program = tw.jit(attention).lower(*[tw.ShapeDtype((1, 1, 256, 128), tw.f32)] * 3)
     with pytest.raises(ScheduleError, match="does not fit the machine"):
         program.compile("cuda:sm_80", schedule=schedules.Attention(rows=256, keys=256))
+
+
+def test_schedules_and_symbolic_dimensions_exclude_each_other() -> None:
+    dims = {"x": (tw.Dim(1, 64, name="rows"), 8)}
+    with pytest.raises(ArgumentError, match="`schedule` and `dims` do not go together"):
+        tw.jit(lambda x: x + 1.0, dims=dims, schedule=schedules.Loop(tile=(1, 8)))
 
 
 def test_targets_without_kernels_refuse_schedules() -> None:
