@@ -20,6 +20,7 @@ NAMESPACES = {
     "fft": "Fourier transforms",
     "random": "Random numbers",
     "layouts": "Catalogue of layouts",
+    "schedules": "Schedules",
     "layout": "Layout algebra",
 }
 """The namespaces of the package, with the titles of their pages."""

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from tilewright.machines.machine import Model
     from tilewright.passes.base import Pass, Unit
+    from tilewright.schedules import Request
     from tilewright.targets.base import Executable, Tensor
 
 
@@ -185,16 +186,20 @@ def compile_module(
     name: str = "main",
     keep_stages: bool = True,
     storage: Mapping[int, str] | None = None,
+    schedule: Request | None = None,
 ) -> Executable:
-    """Compile a module of the `array` phase for a target such as `cpu`, `cpu:x86-64-v3` or `interp`.
+    """Compile a module of the `array` phase for a target such as `cpu`, `cpu:x86-64-v3` or `interp`, with requested
+    schedules in place of those that the cost model chooses.
 
     Raises:
+        ScheduleError: a kernel or the machine does not admit its schedule.
         TargetError: the string names no target or machine.
         UnsupportedOnTargetError: the program calls a library, which the target does not support.
     """
     from tilewright.options import current
     from tilewright.passes.base import Unit
     from tilewright.passes.library_calls import refuse_library_calls
+    from tilewright.passes.requested import RequestedSchedules, unscheduled
     from tilewright.runtime.cpu.features import default_threads
     from tilewright.targets.base import target_named
 
@@ -202,8 +207,11 @@ def compile_module(
     threads = current().threads or default_threads()
     machine = manifest.machine_named(machine_name)
     unit = Unit(module, dict(constants), machine, threads, dict(donate), name, dict(storage or {}))
+    unit.requested = RequestedSchedules.of(schedule)
     if not manifest.calls_libraries:
         refuse_library_calls(unit, manifest.name)
+    if unit.requested and not manifest.lowered:
+        raise unscheduled(manifest.name)
     stages = run_passes(unit, keep_stages, manifest.scheduled) if manifest.lowered else {}
     return manifest.executable(unit, stages)
 
@@ -214,7 +222,20 @@ def run_passes(unit: Unit, keep_stages: bool = True, scheduled: bool = True) -> 
 
     Raises:
         DoesNotFit: a kernel does not fit in its smallest plan.
+        ScheduleError: a kernel or the machine does not admit its requested schedule.
     """
+    from tilewright.errors import ResourceExhausted
+
+    try:
+        stages = _run_with_fallbacks(unit, keep_stages, scheduled)
+    except ResourceExhausted as error:
+        unit.requested.check_room(error)
+        raise
+    unit.requested.check()
+    return stages
+
+
+def _run_with_fallbacks(unit: Unit, keep_stages: bool, scheduled: bool) -> dict[str, str]:
     from tilewright.machines.machine import Model
     from tilewright.passes.fallbacks import DoesNotFit
 
@@ -225,10 +246,15 @@ def run_passes(unit: Unit, keep_stages: bool = True, scheduled: bool = True) -> 
         try:
             return _run_passes(unit, keep_stages, scheduled)
         except DoesNotFit as misfit:
+            unit.requested.check_fits(
+                {each.kernel: unit.fallbacks.key_of(each.kernel) for each in misfit.excesses}, misfit
+            )
             if not unit.fallbacks.lower(misfit):
                 raise
             unit.module = original.clone()
             unit.constants, unit.remarks = dict(constants), list(remarks)
+            unit.schedules.clear()
+            unit.requested.restart()
 
 
 def _phases(model: Model, scheduled: bool) -> Sequence[tuple[str, Sequence[Pass]]]:

@@ -22,7 +22,6 @@ PAGES = ROOT / "docs" / "reference" / "errors"
 PACKAGE = ROOT / "tilewright"
 NO_PROGRAM = {
     "TW0000": "the base class",
-    "TW0302": "reserved",
     "TW0305": "every operation has a rule",
     "TW0601": "reserved",
     "TW0904": "needs a device that fails",

@@ -6,18 +6,23 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 import tilewright as tw
 from tests.fuzz.bounds import Oracle, compare
 from tests.fuzz.generate import Case
 from tests.fuzz.guarded_memory import guarded_arena, guarded_copy, guarded_empty
 from tests.fuzz.intervals import Tensor
-from tilewright.cost.given import Given, schedules_given
-from tilewright.cost.tiles import MatmulTile
-from tilewright.cost.vectors.products import Right, Schedule
-from tilewright.cost.vectors.register_blocks import register_blocks
+from tilewright.cost.vectors.register_blocks import RegisterBlock, register_blocks
+from tilewright.errors import ScheduleError
 from tilewright.frontend.build import build_module
 from tilewright.frontend.trace import Graph
-from tilewright.pipelines import compile_module
+from tilewright.machines.machine import Machine
+from tilewright.options import current
+from tilewright.passes.base import Unit
+from tilewright.pipelines import compile_module, run_passes
+from tilewright.runtime.cpu.features import default_threads
+from tilewright.schedules import Schedule, SplitMatmul, VectorMatmul
 from tilewright.targets.base import Executable, target_named
 
 
@@ -39,10 +44,10 @@ def check(case: Case, target: str = "cpu") -> Outcome:
     try:
         # Verifying costs a tenth of the time: some programs are verified after every pass, the rest not at all.
         verified = tw.options(cache=False, verify=2 if case.seed % 8 == 0 else 0)
-        with schedules_given(schedules(case.seed, target) if case.seed % 3 == 1 else Given()), verified:
+        with verified:
             given = donations(case) if case.seed % 3 == 0 else []
-            constants = dict(case.graph.constants)
-            executable = compile_module(build_module(case.graph), constants, target, given, keep_stages=False)
+            chosen = schedules(case, target) if case.seed % 3 == 1 else None
+            executable = _compiled(case, target, given, chosen)
             outputs = _run_donating(executable, case) if given else _run(executable, case)
     except Exception as error:  # the compiler's own bugs come in any class
         return Outcome("raised " + type(error).__name__, str(error)[:600])
@@ -55,17 +60,48 @@ def check(case: Case, target: str = "cpu") -> Outcome:
     return Outcome("", "", elements, unknown)
 
 
-def schedules(seed: int, target: str) -> Given:
-    """A schedule for the products of a program, none of which is large enough for the more involved ones to pay."""
-    choose = random.Random(seed)
+def _compiled(case: Case, target: str, given: list[tuple[int, int]], chosen: dict[str, Schedule] | None) -> Executable:
+    """The program with its schedules; without their sources of right operands where one is not read from an array."""
+    constants, module = dict(case.graph.constants), build_module(case.graph)
+    try:
+        return compile_module(module, constants, target, given, keep_stages=False, schedule=chosen)
+    except ScheduleError as error:
+        if "right=" not in error.message or chosen is None:
+            raise
+    plain = {name: replace(each, right=None) if hasattr(each, "right") else each for name, each in chosen.items()}
+    return compile_module(build_module(case.graph), constants, target, given, keep_stages=False, schedule=plain)
+
+
+def schedules(case: Case, target: str) -> dict[str, Schedule]:
+    """Schedules for the products of a program, none of which is large enough for the more involved ones to pay."""
     manifest, machine_name = target_named(target)
-    block = choose.choice(register_blocks(tw.f32, manifest.machine_named(machine_name)))
+    machine, choose = manifest.machine_named(machine_name), random.Random(case.seed)
+    unit = Unit(build_module(case.graph), dict(case.graph.constants), machine, current().threads or default_threads())
+    run_passes(unit, keep_stages=False)
+    return {name: _another(choose, schedule, machine) for name, schedule in unit.schedules.items()}
+
+
+def _another(choose: random.Random, schedule: Schedule, machine: Machine) -> Schedule:
+    """Another schedule of a matmul; those of other kernels stay."""
+    if isinstance(schedule, SplitMatmul) and choose.random() < 0.5:
+        side = 32  # of blocks of products in parts
+        rows, columns, depth = choose.choice((1, 20, side, 40, 64)), choose.choice((1, 3)), choose.choice((1, 4))
+        return SplitMatmul(tile=(rows, columns * side, depth * side))
+    if isinstance(schedule, SplitMatmul):
+        return _in_blocks(choose, register_blocks(tw.f32, machine))
+    if not isinstance(schedule, VectorMatmul) or schedule.block is None:
+        return schedule
+    every = (register_blocks(dtype, machine) for dtype in (tw.f32, tw.f64, tw.i16, tw.i8))
+    blocks = next(found for found in every if schedule.block in [(block.rows, block.columns) for block in found])
+    right = None if schedule.right is None else choose.choice(("in_place", "kept", "kept", "together"))
+    return replace(_in_blocks(choose, blocks), right=right)
+
+
+def _in_blocks(choose: random.Random, blocks: Sequence[RegisterBlock]) -> VectorMatmul:
+    block = choose.choice(blocks)
     rows = choose.choice((1, block.rows, block.rows + 1, 3 * block.rows, 40))
-    tile = MatmulTile(rows, choose.choice((1, 2, 3)) * block.columns, choose.choice((4, 16, 30, 1024)))
-    right = choose.choice((Right.IN_PLACE, Right.KEPT, Right.KEPT, Right.TOGETHER))
-    side = 32  # of blocks of products in parts
-    parts = MatmulTile(choose.choice((1, 20, side, 40, 64)), choose.choice((1, 3)) * side, choose.choice((1, 4)) * side)
-    return Given(product=Schedule(tile, block, right, 0.0), split=choose.choice((None, parts)))
+    tile = rows, choose.choice((1, 2, 3)) * block.columns, choose.choice((4, 16, 30, 1024))
+    return VectorMatmul(tile=tile, block=(block.rows, block.columns))
 
 
 def donations(case: Case) -> list[tuple[int, int]]:

@@ -16,14 +16,12 @@ from tests.passes.pass_support import parse
 from tests.programs import Program, build
 from tests.sampling import ALL, alternating, sampled
 from tilewright import dtypes
-from tilewright.cost.given import Given, schedules_given
-from tilewright.cost.tiles import MatmulTile
-from tilewright.cost.vectors.products import Right, Schedule
 from tilewright.cost.vectors.register_blocks import register_blocks
 from tilewright.dtypes import DType
 from tilewright.frontend.build import build_module
 from tilewright.frontend.trace import Value
 from tilewright.pipelines import compile_module
+from tilewright.schedules import Schedule, VectorMatmul
 from tilewright.targets.cpu.host import host_machine
 
 Tensor = np.ndarray[Any, Any]
@@ -36,17 +34,29 @@ def whole_numbers(shape: tuple[int, ...], dtype: DType, seed: int) -> Tensor:
     return np.random.default_rng(seed).integers(-LARGEST, LARGEST + 1, shape).astype(dtype.numpy)
 
 
-def check(make: Callable[[Program], list[Value]], expected: Callable[..., Sequence[Tensor]], threads: int = 2) -> None:
+def check(
+    make: Callable[[Program], list[Value]],
+    expected: Callable[..., Sequence[Tensor]],
+    threads: int = 2,
+    schedule: Schedule | None = None,
+) -> None:
     """A program of many kernels against NumPy, element by element."""
     program = build(make)
     arrays = [whole_numbers(v.shape, v.dtype, seed) for seed, v in enumerate(program.inputs)]
     with tw.options(threads=threads):
-        found = compile_module(build_module(program), program.constants, "cpu", keep_stages=False)(*arrays)
+        module = build_module(program)
+        found = compile_module(module, program.constants, "cpu", keep_stages=False, schedule=schedule)(*arrays)
     for got, wanted in zip(found, expected(*arrays), strict=True):
         np.testing.assert_array_equal(got, wanted)
 
 
-def products(left: tuple[int, ...], rights: Sequence[tuple[int, ...]], dtype: DType, threads: int = 2) -> None:
+def products(
+    left: tuple[int, ...],
+    rights: Sequence[tuple[int, ...]],
+    dtype: DType,
+    threads: int = 2,
+    schedule: Schedule | None = None,
+) -> None:
     """One left operand with many right ones, rows of the left inside."""
     batch = len(left) - 2
 
@@ -54,7 +64,7 @@ def products(left: tuple[int, ...], rights: Sequence[tuple[int, ...]], dtype: DT
         x = p.array(*left, dtype=dtype)
         return [p.dot(x, p.array(*right, dtype=dtype), batch, batch + 1, batch) for right in rights]
 
-    check(make, lambda x, *others: [x @ w for w in others], threads)
+    check(make, lambda x, *others: [x @ w for w in others], threads, schedule)
 
 
 # ---- right operands -------------------------------------------------------------------------------------------------
@@ -95,10 +105,11 @@ def test_right_operands_of_many_rows_are_multiplied(rows: int, depth: int, colum
     products((rows, depth), [(depth, columns)], dtypes.f32, threads)
 
 
-def kept(rows: int, columns: int, depth: int, dtype: DType, vectors: int) -> Given:
+def kept(rows: int, columns: int, depth: int, dtype: DType, vectors: int) -> Schedule:
     """Tiles in which the first rows keep panels, with a register block of some vectors."""
     block = next(b for b in register_blocks(dtype, host_machine()) if b.vectors == vectors)
-    return Given(product=Schedule(MatmulTile(rows, columns * block.columns, depth), block, Right.KEPT, 0.0))
+    tile = (rows, columns * block.columns, depth)
+    return VectorMatmul(tile=tile, block=(block.rows, block.columns), right="kept")
 
 
 @pytest.mark.parametrize(
@@ -112,9 +123,9 @@ def kept(rows: int, columns: int, depth: int, dtype: DType, vectors: int) -> Giv
 def test_panels_that_the_first_rows_keep_are_multiplied(rows: int, vectors: int, dtype: DType) -> None:
     """Tiles of fewer rows than a register block, of whole ones, and of some that are left; blocks of the depth."""
     for tile_rows, widths, batched_widths in ((rows, (64, 70), (200,)), (-(-rows // 2), (200,), (64, 70))):
-        with schedules_given(kept(tile_rows, 2, 20, dtype, vectors)):
-            products((rows, 41), [(41, columns) for columns in widths], dtype)
-            products((3, rows, 7), [(3, 7, columns) for columns in batched_widths], dtype)
+        schedule = kept(tile_rows, 2, 20, dtype, vectors)
+        products((rows, 41), [(41, columns) for columns in widths], dtype, schedule=schedule)
+        products((3, rows, 7), [(3, 7, columns) for columns in batched_widths], dtype, schedule=schedule)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -130,8 +141,7 @@ def test_panels_are_kept_where_more_follows_block_by_block(rows: int, threads: i
         return [x @ w + residual for w in rights]
 
     for tile_rows in (rows, -(-rows // 2)):
-        with schedules_given(kept(tile_rows, 4, 33, dtypes.f32, 4)):
-            check(make, expected, threads)
+        check(make, expected, threads, kept(tile_rows, 4, 33, dtypes.f32, 4))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5])

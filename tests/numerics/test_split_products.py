@@ -14,7 +14,6 @@ import tilewright as tw
 from tests.passes.pass_support import run, unit_of
 from tests.programs import Program, build
 from tilewright import dtypes
-from tilewright.cost.given import Given, schedules_given
 from tilewright.cost.tiles import MatmulTile
 from tilewright.cost.vectors.split_products import takes_own_columns
 from tilewright.dialects import scheduled, tile
@@ -22,8 +21,10 @@ from tilewright.dialects.tile import ref_type as tile_ref_type
 from tilewright.frontend.build import build_module
 from tilewright.machines.machine import load
 from tilewright.passes.base import Unit
+from tilewright.passes.requested import RequestedSchedules
 from tilewright.pipelines import array_to_tile, tile_to_vectors
 from tilewright.targets.cpu.atoms.split_kernel import snake
+from tilewright.targets.cpu.host import host_machine
 
 Tensor = np.ndarray[Any, Any]
 
@@ -36,9 +37,21 @@ ULP = 2.0**-23
 SMALLEST = 2.0**-149
 
 
+def by_parts(tile: MatmulTile) -> tw.schedules.SplitMatmul:
+    return tw.schedules.SplitMatmul(tile=(tile.rows, tile.columns, tile.depth))
+
+
+def has_parts() -> bool:
+    """Whether the host has an instruction for the parts."""
+    return host_machine().split_atom(dtypes.f32, dtypes.f32, dtypes.f32) is not None
+
+
 def in_parts(function: Callable[..., Any], *arrays: Tensor, tile: MatmulTile, threads: int = 2) -> Tensor:
-    with tw.options(threads=threads), schedules_given(Given(split=tile)):
-        return np.asarray(tw.jit(function, target="cpu")(*arrays))
+    with tw.options(threads=threads):
+        lowered = tw.jit(function, target="cpu").lower(*arrays)
+        schedules = lowered.compile().schedules if has_parts() else {}
+        splits = {name: by_parts(tile) for name in schedules if name.startswith("contract")}
+        return np.asarray(lowered.compile(schedule=splits or None)(*arrays))
 
 
 def product(a: tw.Array, b: tw.Array) -> tw.Array:
@@ -179,10 +192,11 @@ def scheduled_product(rows: int, columns: int, depth: int, turned: bool, given: 
     program = build(make)
     unit = unit_of(build_module(program), dict(program.constants))
     unit.machine = load("x86-64-amx")
-    with schedules_given(Given(split=given)):
-        for each in (*array_to_tile(unit.machine.model), *tile_to_vectors()):
-            each.apply(unit)
-            unit.module.verify()
+    unit.requested = RequestedSchedules.of(by_parts(given))
+    for each in (*array_to_tile(unit.machine.model), *tile_to_vectors()):
+        each.apply(unit)
+        unit.module.verify()
+    unit.requested.check()
     return unit
 
 
@@ -265,8 +279,8 @@ def test_a_product_does_not_take_the_memory_of_an_operand() -> None:
     expected = (a.astype("f8") @ b.astype("f8")) @ b.astype("f8")
     got = in_parts(lambda x, y: (x @ y) @ y, a, b, tile=SCHEDULED_TILE)
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-3)
-    with schedules_given(Given(split=SCHEDULED_TILE)):
-        donated = np.asarray(tw.jit(product, target="cpu", donate=("a",))(a.copy(), b))
+    schedule = by_parts(SCHEDULED_TILE) if has_parts() else None
+    donated = np.asarray(tw.jit(product, target="cpu", donate=("a",), schedule=schedule)(a.copy(), b))
     check(donated, a, b)
 
 
@@ -287,8 +301,8 @@ def test_only_panels_that_do_not_stay_near_are_asked_for() -> None:
 
     def asks(columns: int) -> bool:
         a, b = np.zeros((64, 512), np.float32), np.zeros((512, columns), np.float32)
-        with schedules_given(Given(split=MatmulTile(32, columns, 512))):
-            code = tw.jit(product, target="cpu:x86-64-amx").lower(a, b).compile().asm()
+        schedule = by_parts(MatmulTile(32, columns, 512))
+        code = tw.jit(product, target="cpu:x86-64-amx").lower(a, b).compile(schedule=schedule).asm()
         assert "tdpbf16ps" in code
         return code.count("prefetcht1") >= 96
 

@@ -26,7 +26,9 @@ from tilewright.layout import Layout
 from tilewright.layout.catalogue.device_tiles import FORMATS
 from tilewright.machines.machine import load
 from tilewright.passes.base import Pass, Unit
+from tilewright.passes.requested import RequestedSchedules
 from tilewright.pipelines import array_to_tile, tile_to_vectors
+from tilewright.schedules import Request
 from tilewright.semantics import scheduled as scheduled_semantics
 from tilewright.semantics import tile as tile_semantics
 from tilewright.semantics.array import Interpreter
@@ -60,10 +62,11 @@ def numbered(module: ModuleOp) -> str:
     return str(copy)
 
 
-def run_through(make: Make, last: type[Pass]) -> Unit:
-    """A program after the passes of the pipeline up to `last`."""
+def run_through(make: Make, last: type[Pass], schedule: Request | None = None) -> Unit:
+    """A program after the passes of the pipeline up to `last`, its kernels with requested schedules."""
     program = build(make)
     unit = unit_of(build_module(program), dict(program.constants))
+    unit.requested = RequestedSchedules.of(schedule)
     for each in (*array_to_tile(unit.machine.model), *tile_to_vectors()):
         each.apply(unit)
         unit.module.verify()

@@ -14,7 +14,6 @@ from xdsl.dialects.builtin import TensorType
 import tilewright as tw
 from tests.programs import Program, build
 from tilewright import dtypes
-from tilewright.cost.given import Given, schedules_given
 from tilewright.dialects import tile
 from tilewright.frontend.build import build_module
 from tilewright.frontend.trace import Value
@@ -22,9 +21,12 @@ from tilewright.passes.base import Unit
 from tilewright.passes.kernels.array_lower_to_tile import ArrayLowerToTilePass
 from tilewright.pipelines import array_to_tile
 
+# Of rows of 40,000 elements three parts, the last one of which is short.
+IN_CHUNKS = tw.schedules.Loop(tile=(1, 13334))
 
-def lowered(make: Make) -> Unit:
-    return run_through(make, ArrayLowerToTilePass)
+
+def lowered(make: Make, schedule: tw.schedules.Schedule | None = None) -> Unit:
+    return run_through(make, ArrayLowerToTilePass, schedule)
 
 
 def result_of(unit: Unit) -> tuple[list[Tensor], Tensor]:
@@ -103,8 +105,7 @@ def test_an_odd_size_is_cut_evenly_and_masked_by_the_access_alone() -> None:
 
 @pytest.mark.parametrize(("fn", "identity"), [("maximum", "0xfff0000000000000"), ("add", "0.0"), ("multiply", "1.0")])
 def test_the_tail_of_a_reduction_in_chunks_holds_the_identity(fn: str, identity: str) -> None:
-    with schedules_given(Given(reductions={(3, 40000): (1, 13334)})):
-        unit = lowered(lambda p: [p.reduce(p.array(3, 40000), fn, (1,))])
+    unit = lowered(lambda p: [p.reduce(p.array(3, 40000), fn, (1,))], IN_CHUNKS)
     expect(
         unit,
         f"""
@@ -147,8 +148,7 @@ def test_reductions_that_do_not_need_each_other_share_their_loop() -> None:
         squares = p.map("square", distance)
         return [p.reduce(distance, "add", (1,)), p.reduce(squares, "maximum", (1,))]
 
-    with schedules_given(Given(reductions={(3, 40000): (1, 13334)})):
-        unit = lowered(program)
+    unit = lowered(program, IN_CHUNKS)
     (kernel,) = (op for op in unit.module.walk() if isinstance(op, tile.KernelOp))
     loops = [op for op in kernel.walk() if isinstance(op, tile.ForOp)]
     assert [len(loop.results) for loop in loops] == [1, 2]

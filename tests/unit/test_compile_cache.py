@@ -33,6 +33,24 @@ def test_a_second_compile_is_a_hit_with_the_same_result(tmp_path: Path) -> None:
     assert second.explain() == first.explain()
 
 
+def test_a_schedule_is_part_of_the_key(tmp_path: Path) -> None:
+    with tw.options(cache_dir=tmp_path):
+        chosen = compiled().schedules
+        edited = {name: each for name, each in chosen.items() if isinstance(each, tw.schedules.Loop)}
+        edited = {name: tw.schedules.Loop(tile=(1, each.tile[1])) for name, each in edited.items()}
+        assert edited.keys() < chosen.keys()
+        states, results = [], []
+        for schedule in (None, edited, edited, chosen):
+            again = program().lower(X).compile(schedule=schedule)
+            states.append(again.executable.cache_state)
+            results.append(again(X))
+            assert again.schedules == {**chosen, **(schedule or {})}
+            assert tw.schedules.code_of(again.schedules) in again.explain()
+    assert states == ["hit", "miss", "hit", "miss"]
+    for result in results:
+        np.testing.assert_allclose(result, results[0], rtol=1e-6)
+
+
 @pytest.mark.parametrize("place", [0.02, 0.3, 0.5, 0.98])
 def test_a_damaged_entry_is_compiled_again(tmp_path: Path, place: float) -> None:
     with tw.options(cache_dir=tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tilewright import dtypes as _dtypes
-from tilewright import layout
+from tilewright import layout, schedules
 from tilewright.api import fft, layouts, linalg, nn, random
 from tilewright.api import indexing as indexing
 from tilewright.api.array import Array
@@ -405,6 +405,7 @@ __all__ = [
     "round",
     "rsqrt",
     "scan",
+    "schedules",
     "searchsorted",
     "select",
     "sigmoid",

@@ -41,6 +41,7 @@ from tilewright.options import Options, current
 from tilewright.runtime.cpu.native import MISMATCH
 from tilewright.runtime.dlpack import Restore, Tensor, converter
 from tilewright.runtime.program_file import UNSETTLED
+from tilewright.schedules import Request, checked_request
 from tilewright.targets.base import Executable
 
 Names = str | Iterable[str]
@@ -84,6 +85,7 @@ class JitFunction:
         donate: Names,
         dims: Mapping[str, Sequence[int | Dim | None]] | None = None,
         buckets: Mapping[Dim, Sequence[int]] | None = None,
+        schedule: Request | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self._function = function
@@ -99,6 +101,7 @@ class JitFunction:
         # Plain calls on a device, the latest first: types and kinds of arrays alternate.
         self._on_device: list[_Latest] = []
         self._lock = Lock()
+        self._schedule = None if schedule is None else _checked_schedule(schedule)
         self._sizes = self._sized(dims, buckets or {}) if dims or buckets else None
 
     def __reduce__(self) -> str:
@@ -277,7 +280,7 @@ class JitFunction:
         target = self._target or current().target
         outputs = tuple(f"return[{n}]" for n in range(len(graph.outputs)))
         common = (graph, tuple(names), outputs, donated, target)
-        return Lowered(*common, signature, structures[0], self._read, tuple(complex_results))
+        return Lowered(*common, signature, structures[0], self._read, tuple(complex_results), schedule=self._schedule)
 
     def _traced_at(
         self, call: Call, args: tuple[object, ...], kwargs: Mapping[str, object], signature: Signature
@@ -299,6 +302,9 @@ class JitFunction:
         specs = {str(name): checked_spec(str(name), spec) for name, spec in (dims or {}).items()}
         if self._donate:
             raise located(ArgumentError("`donate` and `dims` do not go together", help="leave one of them out"))
+        if self._schedule is not None:
+            message = "`schedule` and `dims` do not go together: each bucket of sizes has kernels of its own"
+            raise located(ArgumentError(message, help="leave one of them out"))
         self._checked("dims", [root_of(name) for name in specs])
         return SizedPrograms(specs, buckets)
 
@@ -357,6 +363,13 @@ def _unchanged(array: Tensor) -> Tensor:
     return array
 
 
+def _checked_schedule(schedule: object) -> Request:
+    try:
+        return checked_request(schedule)
+    except TilewrightError as error:
+        raise located(error) from None
+
+
 def _complex_with_dims() -> TilewrightError:
     message = "a function with `dims` takes and gives no complex numbers"
     return DTypeError(message, help="pass their parts as an array of floats with a last axis of 2")
@@ -405,6 +418,7 @@ def jit(
     donate: Names = (),
     dims: Mapping[str, Sequence[int | Dim | None]] | None = None,
     buckets: Mapping[Dim, Sequence[int]] | None = None,
+    schedule: Request | None = None,
 ) -> JitFunction: ...
 
 
@@ -418,6 +432,7 @@ def jit(
     donate: Names = (),
     dims: Mapping[str, Sequence[int | Dim | None]] | None = None,
     buckets: Mapping[Dim, Sequence[int]] | None = None,
+    schedule: Request | None = None,
 ) -> Callable[[Callable[..., Any]], JitFunction]: ...
 
 
@@ -430,6 +445,7 @@ def jit(
     donate: Names = (),
     dims: Mapping[str, Sequence[int | Dim | None]] | None = None,
     buckets: Mapping[Dim, Sequence[int]] | None = None,
+    schedule: Request | None = None,
 ) -> Any:
     """Compile a function over arrays: `@tw.jit`, `@tw.jit(target="interp")` or `tw.jit(f)`.
 
@@ -443,12 +459,17 @@ def jit(
     compiles one program for each bucket of rows that is called, which pads and masks; `buckets` gives the largest sizes
     of the buckets of a `Dim`. Compiled programs are in `.programs`.
 
+    `schedule` maps kernels by the names that `explain` prints to values of `tw.schedules`, which take the place of the
+    schedules that the cost model chooses; one schedule applies to every kernel of its kind. Inside another traced
+    function the schedule is that of the outer one.
+
     Raises:
         ArgumentError: a name is no parameter, an entry of `dims` is nothing of these, or a bucket is out of range.
+        ScheduleError: a value of `schedule` is no schedule.
         TargetError: the target is no string.
     """
 
     def decorate(function: Callable[..., object]) -> JitFunction:
-        return JitFunction(function, target, static_argnames, donate, dims, buckets)
+        return JitFunction(function, target, static_argnames, donate, dims, buckets, schedule)
 
     return decorate if fn is None else decorate(fn)

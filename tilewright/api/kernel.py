@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any, ClassVar, overload
 
@@ -30,6 +31,7 @@ from tilewright.options import Options, current
 from tilewright.primitives import ArrayType
 from tilewright.runtime.cpu.native import MISMATCH
 from tilewright.runtime.dlpack import is_readonly, on_cuda, to_numpy
+from tilewright.schedules import Request, checked_request
 from tilewright.targets.base import Executable
 
 _NO_CONTENTS = np.empty(0)
@@ -79,18 +81,25 @@ class Kernel:
         except TilewrightError as error:
             raise located(error) from None
 
-    def lower(self, *args: object, **kwargs: object) -> LoweredKernel:
-        """Specialise the kernel for arguments, which may be `ShapeDtype`s.
+    def lower(self, *args: object, schedule: Request | None = None, **kwargs: object) -> LoweredKernel:
+        """Specialise the kernel for arguments, which may be `ShapeDtype`s. `schedule`: a `tw.schedules.TileKernel` for
+        machines with warps; a kernel with a parameter of this name gets it from `.compile(schedule=...)` alone.
 
         Raises:
-            TilewrightError: the arguments do not fit the signature.
+            TilewrightError: the arguments do not fit the signature, or `schedule` is no schedule.
         """
         try:
+            if schedule is not None and "schedule" in self._parameters():
+                kwargs, schedule = kwargs | {"schedule": schedule}, None
             arrays, static = self._split(args, kwargs)
             types = {p.name: _type_of(p.name, value) for p, value in arrays}
-            return self._lowered(types, static)
+            request = None if schedule is None else checked_request(schedule)
+            return replace(self._lowered(types, static), schedule=request)
         except TilewrightError as error:
             raise located(error) from None
+
+    def _parameters(self) -> Collection[str]:
+        return inspect.signature(self._function).parameters
 
     # ---- arguments ----------------------------------------------------------------------------------------------
 

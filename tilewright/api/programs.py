@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 from tilewright.api.array import located, locating
@@ -13,6 +13,7 @@ from tilewright.driver.compile import compile_graph
 from tilewright.driver.explain import explain_compiled, explain_program, explanation_text
 from tilewright.errors import ArgumentError, TargetError
 from tilewright.frontend.trace import Graph
+from tilewright.schedules import Request, Schedule, checked_request
 from tilewright.targets.base import Executable, KernelTime
 
 Code = TypeVar("Code", bound="CompiledProgram")
@@ -29,6 +30,7 @@ class LoweredProgram(ABC, Generic[Code]):
         donated: inputs and the outputs that may take their memory, by index.
         target: the target that it is compiled for by default.
         phase: the phase of its text, `array` or `tile`.
+        schedule: the schedules that it is compiled with by default; None: those that the cost model chooses.
     """
 
     graph: Graph
@@ -36,6 +38,7 @@ class LoweredProgram(ABC, Generic[Code]):
     outputs: tuple[str, ...]
     donated: tuple[tuple[int, int], ...]
     target: str
+    schedule: Request | None = field(default=None, kw_only=True)
 
     phase: ClassVar[str]
 
@@ -75,23 +78,35 @@ class LoweredProgram(ABC, Generic[Code]):
         return explanation_text(explain_program(self.graph, self.target, machine))
 
     @locating
-    def compile(self, target: str | None = None, *, storage: Mapping[str, str] | None = None) -> Code:
+    def compile(
+        self,
+        target: str | None = None,
+        *,
+        storage: Mapping[str, str] | None = None,
+        schedule: Request | None = None,
+    ) -> Code:
         """Code for a target such as "cpu" or "interp"; that of the decorator, or of the options, if None.
 
         `storage` maps arguments by name to a storage format of the target, such as `{"w": "bfp8"}`; of a function,
         `return` stands for the result, `return[1]` for one of several. Elements are rounded to the format when they are
         stored.
 
+        `schedule` maps kernels by the names that `explain` prints to values of `tw.schedules`, which take the place of
+        the schedules that the cost model chooses; one schedule applies to every kernel of its kind. None: that of
+        `tw.jit(..., schedule=...)` or `kernel.lower(..., schedule=...)`.
+
         Raises:
             TargetError: there is no such target.
             ArgumentError: there is no such argument or result.
+            ScheduleError: there is no such kernel, or it or the machine does not admit the schedule.
             UnsupportedOnTargetError: the target has no such format, or something else than whole pages of an array
                 that is stored in it is read or written.
             TilewrightError: the kernel has a mistake.
         """
         chosen = checked_target(target) or self.target
         stored = storage_by_index(storage, self.names, self.outputs)
-        return self._code(compile_graph(self.graph, chosen, self.donated, stored), chosen)
+        request = self.schedule if schedule is None else checked_request(schedule)
+        return self._code(compile_graph(self.graph, chosen, self.donated, stored, request), chosen)
 
 
 @dataclass(frozen=True, repr=False)
@@ -106,6 +121,11 @@ class CompiledProgram(ABC):
     def graph(self) -> Graph:
         """The traced program."""
         return self.lowered.graph
+
+    @property
+    def schedules(self) -> dict[str, Schedule]:
+        """The schedules of the program's kernels by name: chosen by the cost model, or requested."""
+        return dict(self.executable.unit.schedules)
 
     @abstractmethod
     def inputs_of(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[Any]:
@@ -151,13 +171,13 @@ class CompiledProgram(ABC):
 
     @locating
     def explain(self, machine: str | None = None) -> str:
-        """Why the program was fused and scheduled as it was, and why the tiles of its kernels have the layouts that
-        inference gives them on a machine such as "sm_90a"; its own, if None.
+        """Why the program was fused and scheduled as it was, the schedules of its kernels as code, and why their tiles
+        have the layouts that inference gives them on a machine such as "sm_90a"; its own, if None.
 
         Raises:
             TargetError: there is no such machine.
         """
-        return explain_compiled(self.executable.explain(), self.graph, self.target, machine)
+        return explain_compiled(self.executable, self.graph, self.target, machine)
 
     @locating
     def save(self, path: str) -> None:

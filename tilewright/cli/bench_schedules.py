@@ -14,12 +14,11 @@ from statistics import fmean, median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
 
-from tilewright.cost.given import Given
-
 if TYPE_CHECKING:
     from tilewright.cli.bench_suites.case import Array, ScheduleCase
     from tilewright.cli.bench_worker import Request
     from tilewright.runtime.program import Program
+    from tilewright.schedules import Schedule
 
 TURN_S = 0.006
 """How long a schedule runs in one turn."""
@@ -61,7 +60,8 @@ def measure_schedules(case: ScheduleCase, request: Request) -> dict[str, Any]:
 
     alternatives = case.alternatives(request.threads)
     with TemporaryDirectory() as folder:
-        programs = _compiled(case, {_CHOSEN: Given(), **alternatives}, request.threads, Path(folder))
+        requests = {_CHOSEN: None} | {text: each.schedules for text, each in alternatives.items()}
+        programs = _compiled(case, requests, request.threads, Path(folder))
         generator = np.random.default_rng(0)
         inputs = tuple(generator.random(shape, dtype=np.float32) for shape in case.shapes)
         differences = _differences(case, programs, inputs, request.threads)
@@ -86,9 +86,9 @@ def measure_schedules(case: ScheduleCase, request: Request) -> dict[str, Any]:
             {
                 "schedule": text,
                 "seconds": candidates[text].seconds,
-                "predicted_s": given.product.seconds if given.product is not None else None,
+                "predicted_s": alternative.predicted_s,
             }
-            for text, given in alternatives.items()
+            for text, alternative in alternatives.items()
         ],
         "wrong": wrong,
         "tolerance": case.tolerance,
@@ -104,25 +104,29 @@ def _workers(threads: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(threads, multiprocessing.get_context("spawn"))
 
 
-def _compiled(case: ScheduleCase, schedules: Mapping[str, Given], threads: int, folder: Path) -> dict[str, Program]:
+def _compiled(
+    case: ScheduleCase, requests: Mapping[str, Mapping[str, Schedule] | None], threads: int, folder: Path
+) -> dict[str, Program]:
     from tilewright.runtime.program import load
+    from tilewright.schedules import to_json
 
-    paths = [folder / f"{n}.twp" for n in range(len(schedules))]
+    paths = [folder / f"{n}.twp" for n in range(len(requests))]
+    texts = [None if request is None else to_json(request) for request in requests.values()]
     compile_one = partial(_compile, case.ours, case.shapes, threads)
-    list(_workers(threads).map(compile_one, schedules.values(), paths))
-    return {name: cast("Program", load(path)) for name, path in zip(schedules, paths, strict=True)}
+    list(_workers(threads).map(compile_one, texts, paths))
+    return {name: cast("Program", load(path)) for name, path in zip(requests, paths, strict=True)}
 
 
 def _compile(
-    function: Callable[..., object], shapes: Sequence[tuple[int, ...]], threads: int, given: Given, path: Path
+    function: Callable[..., object], shapes: Sequence[tuple[int, ...]], threads: int, schedule: str | None, path: Path
 ) -> None:
-    """Compile a function of f32 arrays by a schedule, into a file."""
+    """Compile a function of f32 arrays by schedules in JSON, into a file. Each is compiled once: no cache keeps it."""
     import tilewright as tw
-    from tilewright.cost.given import schedules_given
 
-    with tw.options(threads=threads), schedules_given(given):
+    with tw.options(threads=threads, cache=False):
         arguments = (tw.ShapeDtype(shape, tw.f32) for shape in shapes)
-        tw.jit(function).lower(*arguments).compile("cpu").save(str(path))
+        request = None if schedule is None else tw.schedules.from_json(schedule)
+        tw.jit(function).lower(*arguments).compile("cpu", schedule=request).save(str(path))
 
 
 def _differences(

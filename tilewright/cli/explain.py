@@ -75,10 +75,13 @@ def explain(
     _check(function, draw, value, (rows, columns))
     from tilewright.driver.explain import (
         Unexplained,
+        chosen_schedules,
         explain_program,
         explanation_document,
         explanation_text,
         infers_layouts,
+        schedules_document,
+        schedules_text,
     )
 
     found = find_target(function, arguments)
@@ -89,10 +92,12 @@ def explain(
     explained = explain_program(lowered.graph, target, machine, value)
     if value is not None:
         explained = _chosen(explained, value)
-    text = explanation_text(explained)
+    schedules = chosen_schedules(lowered.graph, target)
+    shown_schedules = schedules_text(schedules) if value is None else ""
+    text = "\n\n".join(filter(None, (shown_schedules, explanation_text(explained))))
     document: dict[str, Any] = {"file": str(found.file), "name": found.name, "target": target}
     document |= {"machine": explained[0].machine if explained else machine}
-    document |= {"kernels": explanation_document(explained)}
+    document |= {"schedules": schedules_document(schedules), "kernels": explanation_document(explained)}
     if draw is not None and value is not None:
         drawn = _one_layout(explained, value)
         text = _drawing(drawn, explained[0].machine, draw, (rows, columns))
@@ -114,9 +119,12 @@ def _without_layouts(found: Target, compiled: Compiled, value: str | None, out: 
     if value is not None:
         message = f"tiles have no layouts on {compiled.target}, where they are pages in queues"
         raise ArgumentError(message, help="leave out --value, or name another machine with --machine")
+    from tilewright.driver.explain import schedules_document
+
     text, cost = compiled.explain(), compiled.cost()
     document: dict[str, Any] = {"file": str(found.file), "name": found.name, "target": compiled.target}
-    document |= {"machine": cost["machine"], "kernels": cost["kernels"], "explanation": text}
+    document |= {"machine": cost["machine"], "schedules": schedules_document(compiled.schedules)}
+    document |= {"kernels": cost["kernels"], "explanation": text}
     if out is not None:
         _write(out, text)
         document["out"] = str(out)

@@ -28,6 +28,7 @@ from tilewright.runtime.garbage import no_collections
 from tilewright.runtime.program import AnyProgram, load
 from tilewright.runtime.shared_constants import Keep, SharedConstants
 from tilewright.runtime.sources import COMPILER
+from tilewright.schedules import Request, to_json
 from tilewright.targets.base import Executable, KernelTime, LinkedExecutable, Tensor, target_named
 
 if TYPE_CHECKING:
@@ -43,14 +44,20 @@ Built = TypeVar("Built")
 
 
 def compile_graph(
-    graph: Graph, target: str, donate: Donations = (), storage: Mapping[int, str] | None = None
+    graph: Graph,
+    target: str,
+    donate: Donations = (),
+    storage: Mapping[int, str] | None = None,
+    schedule: Request | None = None,
 ) -> Executable:
     """Compile a traced program for `cpu`, `cpu:x86-64-v3`, `cuda:sm_90a`, `grid`, `interp` or `null`; `donate` pairs
     inputs with the outputs that take their memory. `storage`: formats by the index of an input, or of an output after
-    all inputs.
+    all inputs. `schedule`: schedules of kernels by name, or one for every kernel of its kind, in place of those that
+    the cost model chooses.
 
     Raises:
         TargetError: the string names no target or machine.
+        ScheduleError: a kernel or the machine does not admit its schedule.
         UnsupportedOnTargetError: the target does not store arrays in such a format.
     """
     manifest, machine_name = target_named(target)
@@ -60,8 +67,8 @@ def compile_graph(
             raise UnsupportedOnTargetError(what, help="leave the storage out: arrays have NumPy's layout")
         manifest.check_storage(text)
     if manifest.program_files and (manifest.opens_anywhere or not machine_name):
-        return CompiledGraph(graph, target, tuple(donate))
-    return build_executable(graph, target, donate, storage=storage)
+        return CompiledGraph(graph, target, tuple(donate), schedule)
+    return build_executable(graph, target, donate, storage=storage, schedule=schedule)
 
 
 def build_executable(
@@ -72,6 +79,7 @@ def build_executable(
     keep_stages: bool = True,
     constants: Constants | None = None,
     storage: Mapping[int, str] | None = None,
+    schedule: Request | None = None,
 ) -> Executable:
     """Run the whole compiler. The texts of the stages cost time: only looking at them needs them. `constants` are the
     captured arrays, by default safe copies."""
@@ -80,7 +88,7 @@ def build_executable(
 
     captured = graph.snapshot() if constants is None else constants
     module = build_module(graph)
-    return pipelines.compile_module(module, captured, target, donate, graph.name, keep_stages, storage)
+    return pipelines.compile_module(module, captured, target, donate, graph.name, keep_stages, storage, schedule)
 
 
 class CompiledGraph(LinkedExecutable):
@@ -89,10 +97,13 @@ class CompiledGraph(LinkedExecutable):
     Without the cache, code that may be for another machine is linked when it is first run or saved.
     """
 
-    def __init__(self, graph: Graph, target: str, donate: tuple[tuple[int, int], ...]) -> None:
+    def __init__(
+        self, graph: Graph, target: str, donate: tuple[tuple[int, int], ...], schedule: Request | None = None
+    ) -> None:
         self._graph = graph
         self._target = target
         self._donate = donate
+        self._schedule = schedule
         self._threads = current().threads or default_threads()
         self._trace_file = current().trace_file
         self._built: Executable | None = None
@@ -146,11 +157,21 @@ class CompiledGraph(LinkedExecutable):
             self.program.save(path)
             return
         with options(threads=self._threads, trace_file=None):
-            build_executable(self._graph, self._target, self._donate, keep_stages=False).save(path)
+            self._compiled(keep_stages=False).save(path)
 
     def _with_stages(self) -> Executable:
         with options(threads=self._threads, trace_file=self._trace_file):
-            return build_executable(self._graph, self._target, self._donate)
+            return self._compiled()
+
+    def _compiled(self, *, keep_stages: bool = True, constants: Constants | None = None) -> Executable:
+        return build_executable(
+            self._graph,
+            self._target,
+            self._donate,
+            keep_stages=keep_stages,
+            constants=constants,
+            schedule=self._schedule,
+        )
 
     def _obtain(self) -> AnyProgram | None:
         """The program; None where it is built and is linked when it is wanted, which may be never on this machine."""
@@ -201,7 +222,7 @@ class CompiledGraph(LinkedExecutable):
         if target_named(self._target)[0].opens_anywhere:
             self._built = self._with_stages()
             return None
-        return build_executable(self._graph, self._target, self._donate, keep_stages=False).program
+        return self._compiled(keep_stages=False).program
 
     def _build_or_look(self, shared: SharedConstants) -> AnyProgram | None:
         """The program; None where the tools to link it are not there but it can be looked at."""
@@ -216,7 +237,7 @@ class CompiledGraph(LinkedExecutable):
     def _build_beside(self, shared: SharedConstants) -> AnyProgram:
         """Compile with the captured arrays as stored: whether they were written to is seen when all is read."""
         constants = self._graph.constants
-        built = build_executable(self._graph, self._target, self._donate, keep_stages=False, constants=constants)
+        built = self._compiled(keep_stages=False, constants=constants)
         program = built.link(shared.keep)
         try:
             self._graph.check_unchanged(constants)
@@ -232,6 +253,7 @@ class CompiledGraph(LinkedExecutable):
             repr(self._donate),
             repr(manifest.machine_named(machine_name)),
             str(self._threads),
+            "" if self._schedule is None else to_json(self._schedule),
             "with zones" if self._trace_file is not None else "without zones",
             compiler,
         )

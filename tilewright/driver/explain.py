@@ -6,17 +6,21 @@ machine that is asked about.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from tilewright.errors import LayoutError
 from tilewright.frontend.trace import Graph
-from tilewright.targets.base import target_named
+from tilewright.schedules import Schedule, code_of
+from tilewright.targets.base import Executable, target_named
 
 if TYPE_CHECKING:
     from tilewright.dialects.tile import KernelOp
     from tilewright.machines.machine import Machine
+    from tilewright.passes.base import Unit
     from tilewright.passes.layouts.layout_explanation import KernelExplanation
     from tilewright.passes.layouts.layout_inference import Inference
 
@@ -68,9 +72,10 @@ def infers_layouts(target: str, machine: str | None = None) -> bool:
     return has_layouts(_machine(target, machine))
 
 
-def explain_compiled(decisions: str, graph: Graph, target: str, machine: str | None) -> str:
-    """The remarks of a compiled program, and the layouts of its kernels if it has any."""
+def explain_compiled(executable: Executable, graph: Graph, target: str, machine: str | None) -> str:
+    """The remarks of a compiled program, the schedules of its kernels as code, and their layouts if there are any."""
     manifest, _ = target_named(target)
+    decisions = "\n\n".join(filter(None, (executable.explain(), schedules_text(executable.unit.schedules))))
     if machine is None and not (manifest.lowered and infers_layouts(target)):
         return decisions
     layouts = explanation_text(explain_program(graph, target, machine))
@@ -78,6 +83,21 @@ def explain_compiled(decisions: str, graph: Graph, target: str, machine: str | N
         return decisions
     head = "Layouts of the kernels' tiles, as inference chooses them:"
     return "\n\n".join(part for part in (decisions, head, layouts) if part)
+
+
+def chosen_schedules(graph: Graph, target: str) -> dict[str, Schedule]:
+    """The schedules of a program's kernels at the end of the `tile` phase, as the cost model chooses them."""
+    return dict(tile_unit(graph, target).schedules) if target_named(target)[0].lowered else {}
+
+
+def schedules_document(schedules: Mapping[str, Schedule]) -> dict[str, object]:
+    """Schedules of kernels as plain values, which `tw.schedules.from_json` reads."""
+    return {name: msgspec.to_builtins(schedule) for name, schedule in schedules.items()}
+
+
+def schedules_text(schedules: Mapping[str, Schedule]) -> str:
+    """Schedules of kernels as code that `schedule=` takes; an empty text if there are none."""
+    return f"Schedules of the kernels, as `schedule=` takes them:\n{code_of(schedules)}" if schedules else ""
 
 
 def explanation_text(explanations: Sequence[KernelExplanation | Unexplained]) -> str:
@@ -96,6 +116,11 @@ def explanation_document(explanations: Sequence[KernelExplanation | Unexplained]
 
 def tile_kernels(graph: Graph, target: str) -> Iterator[KernelOp]:
     """The kernels of a program with the tiles that are chosen for a target."""
+    yield from tile_unit(graph, target).kernels()
+
+
+def tile_unit(graph: Graph, target: str) -> Unit:
+    """A program at the end of the `tile` phase, with the schedules that are chosen for a target."""
     from tilewright import pipelines
     from tilewright.frontend.build import build_module
     from tilewright.options import current
@@ -106,7 +131,7 @@ def tile_kernels(graph: Graph, target: str) -> Iterator[KernelOp]:
     unit = Unit(build_module(graph), dict(graph.snapshot()), _machine(target, None), threads, name=graph.name)
     for each in pipelines.array_to_tile(unit.machine.model):
         each.apply(unit)
-    yield from unit.kernels()
+    return unit
 
 
 def _machine(target: str, name: str | None) -> Machine:

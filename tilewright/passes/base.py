@@ -17,6 +17,8 @@ from tilewright.dialects import tile
 from tilewright.errors import CompilerBug
 from tilewright.machines.machine import Machine
 from tilewright.passes.fallbacks import Fallbacks
+from tilewright.passes.requested import RequestedSchedules
+from tilewright.schedules import Schedule
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ class Remark:
 
 @dataclass
 class Unit:
-    """A program being compiled."""
+    """A program being compiled. `schedules` has those of its kernels by the name that they were lowered under: versions
+    of a kernel that later passes make have its schedule."""
 
     module: ModuleOp
     constants: dict[str, np.ndarray[Any, Any]]
@@ -47,6 +50,8 @@ class Unit:
     remarks: list[Remark] = field(default_factory=list)
     seconds: dict[str, dict[str, float]] = field(default_factory=dict)  # spent on each kernel, by step
     fallbacks: Fallbacks = field(default_factory=Fallbacks)
+    schedules: dict[str, Schedule] = field(default_factory=dict[str, Schedule])
+    requested: RequestedSchedules = field(default_factory=RequestedSchedules)
     _kernels: dict[str, tile.KernelOp] = field(default_factory=dict[str, tile.KernelOp], repr=False)  # by name
 
     @property

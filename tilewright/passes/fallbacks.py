@@ -79,9 +79,13 @@ class Fallbacks:
         """The fallback of a group."""
         return self.by_key.get(key, Fallback.NONE)
 
+    def key_of(self, kernel: str) -> Hashable:
+        """The key that a kernel goes by."""
+        return self.keys.get(kernel, kernel)
+
     def level_of(self, kernel: str) -> int:
         """The level of a kernel."""
-        return self.of(self.keys.get(kernel, kernel)).level
+        return self.of(self.key_of(kernel)).level
 
     def stages(self, kernel: str, wanted: int) -> int:
         """The stages in which a kernel's loops copy ahead; 0 where they do not."""
@@ -93,7 +97,7 @@ class Fallbacks:
         if any(self.level_of(excess.kernel) >= MOST_LEVELS for excess in misfit.excesses):
             return False
         for excess in misfit.excesses:
-            key = self.keys.get(excess.kernel, excess.kernel)
+            key = self.key_of(excess.kernel)
             level = self.of(key).level
             self.by_key[key] = Fallback(min(MOST_LEVELS, level + excess.levels), str(excess))
         self.keys.clear()

@@ -12,7 +12,7 @@ import pytest
 
 from tilewright import dtypes
 from tilewright.cost.tiles import MatmulTile, dividing_split
-from tilewright.cost.vectors.products import Product, Right, best_schedule, schedule_seconds, schedules, tile_seconds
+from tilewright.cost.vectors.products import Product, Right, best_candidate, candidates, schedule_seconds, tile_seconds
 from tilewright.cost.vectors.register_blocks import register_blocks
 from tilewright.cost.vectors.split_products import split_tile
 from tilewright.machines.machine import Memory, load
@@ -76,14 +76,14 @@ def test_no_schedule_of_a_search_of_its_own_is_quicker(name: str) -> None:
             for rows, columns, right in combinations(heights, widths, product.choices):
                 tile = MatmulTile(rows, columns, depth)
                 times.append(schedule_seconds(product, tile, block, right, machine, 2))
-        assert best_schedule(product, machine, 2).seconds == pytest.approx(min(times), rel=1e-12)
+        assert best_candidate(product, machine, 2).seconds == pytest.approx(min(times), rel=1e-12)
 
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_tiles_cover_the_product_in_whole_register_blocks(name: str) -> None:
     machine = load(name)
     for product in PRODUCTS:
-        found = list(schedules(product, machine, 2))
+        found = list(candidates(product, machine, 2))
         assert found
         for schedule in found:
             tile, block = schedule.tile, schedule.block
@@ -125,7 +125,7 @@ def test_depth_blocks_do_not_depend_on_threads(name: str) -> None:
     """Or sums would."""
     machine = load(name)
     for product in PRODUCTS:
-        assert len({best_schedule(product, machine, threads).tile.depth for threads in THREADS}) == 1
+        assert len({best_candidate(product, machine, threads).tile.depth for threads in THREADS}) == 1
 
 
 @pytest.mark.parametrize("depth", [1, 7, 2048, 2049, 2063, 4096, 5000, 6144, 10007])
@@ -147,8 +147,8 @@ def test_twice_the_work_is_predicted_to_take_no_less_time(name: str, dim: str) -
     machine = load(name)
     for product in PRODUCTS:
         for threads in (1, 2, 8):
-            once = best_schedule(product, machine, threads).seconds
-            twice = best_schedule(replace(product, **{dim: 2 * getattr(product, dim)}), machine, threads).seconds
+            once = best_candidate(product, machine, threads).seconds
+            twice = best_candidate(replace(product, **{dim: 2 * getattr(product, dim)}), machine, threads).seconds
             assert twice >= once * (1 - 1e-9), (product, threads)
 
 
@@ -159,7 +159,7 @@ def test_more_threads_are_predicted_to_take_no_more_time(name: str) -> None:
     for product in PRODUCTS:
         if product.choices == (Right.TOGETHER,):
             continue
-        times = [best_schedule(product, machine, threads).seconds for threads in THREADS]
+        times = [best_candidate(product, machine, threads).seconds for threads in THREADS]
         assert times == sorted(times, reverse=True), product
 
 
@@ -170,7 +170,7 @@ def test_a_product_takes_at_least_its_arithmetic(name: str) -> None:
         for threads in THREADS:
             flops = 2.0 * product.batches * product.rows * product.columns * product.depth
             least = flops / machine.peak_flops(product.dtype) / threads
-            assert best_schedule(product, machine, threads).seconds >= least
+            assert best_candidate(product, machine, threads).seconds >= least
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -179,9 +179,9 @@ def test_rows_that_collide_in_a_cache_are_not_read_in_place_by_many_rows(name: s
     machine = load(name)
     for columns in (64, 256, 1024):
         colliding = of_shape(1024, columns, 1024, pitch_bytes=1 << 16)
-        assert best_schedule(colliding, machine, 2).right != Right.IN_PLACE
+        assert best_candidate(colliding, machine, 2).right != Right.IN_PLACE
         apart = replace(colliding, pitch_bytes=(1 << 16) + 64)
-        times = [best_schedule(replace(p, choices=(Right.IN_PLACE,)), machine, 2).seconds for p in (colliding, apart)]
+        times = [best_candidate(replace(p, choices=(Right.IN_PLACE,)), machine, 2).seconds for p in (colliding, apart)]
         assert times[0] > times[1]
 
 

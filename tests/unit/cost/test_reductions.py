@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 from tilewright import dtypes
-from tilewright.cost.given import Given, schedules_given
 from tilewright.cost.tiles import reread_tile
 from tilewright.cost.vectors.reductions import (
     THREADS,
@@ -102,12 +101,6 @@ def test_results_of_a_tile_stay_near() -> None:
     """Sums of 2 x 372742 took 57 us with 93 KiB of results a tile and 47 us with less."""
     tile = best_reduction_tile(of(2, 372742, axes=(0,)), MACHINE, 2)
     assert tile[1] * 4 <= MACHINE.memory("l1").bytes / 2
-
-
-def test_a_tile_that_is_given_is_taken() -> None:
-    reduction = of(12, 34, axes=(1,))
-    with schedules_given(Given(reductions={(12, 34): (5, 6)})):
-        assert best_reduction_tile(reduction, MACHINE, 2) == (5, 6)
 
 
 def test_rows_that_are_read_again_stay_near() -> None:

@@ -14,7 +14,7 @@ from tilewright.dtypes import by_name
 from tilewright.errors import CompilerBug
 
 if TYPE_CHECKING:
-    from tilewright.cost.given import Given
+    from tilewright.schedules import Schedule
 
 Array = np.ndarray[Any, Any]
 
@@ -98,6 +98,15 @@ class CompilerCase:
 
 
 @dataclass(frozen=True)
+class Alternative:
+    """Schedules that a program may have, by the names of its kernels, and the predicted time of the kernel that they
+    are of."""
+
+    schedules: Mapping[str, Schedule]
+    predicted_s: float | None = None
+
+
+@dataclass(frozen=True)
 class ScheduleCase:
     """A program of f32 arrays whose schedule the cost model chooses. `alternatives`, of a number of threads, are by
     description the schedules to measure, the chosen one first. `ours` goes to worker processes: a function of a module,
@@ -108,7 +117,7 @@ class ScheduleCase:
     shapes: tuple[tuple[int, ...], ...]
     result: tuple[int, ...]
     reference: Callable[..., Any]
-    alternatives: Callable[[int], Mapping[str, Given]]
+    alternatives: Callable[[int], Mapping[str, Alternative]]
     tolerance: float
 
 

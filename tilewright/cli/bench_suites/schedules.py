@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import tilewright as tw
-from tilewright.cli.bench_suites.case import ScheduleCase, error_bound
-from tilewright.cost.given import Given
+from tilewright.cli.bench_suites.case import Alternative, ScheduleCase, error_bound
 
 if TYPE_CHECKING:
-    from tilewright.cost.vectors.products import Product, Schedule
-    from tilewright.dialects.array import FusedOp
+    from tilewright.cost.tiles import MatmulTile
+    from tilewright.cost.vectors.products import Candidate, Product
+    from tilewright.dialects.array import ContractOp, FusedOp
     from tilewright.machines.machine import Machine
     from tilewright.passes.kernels.lower_loop_group import LoopPlan
 
@@ -84,29 +84,50 @@ def _product_case(name: str, rows: int, columns: int, depth: int, most: int) -> 
     )
 
 
-def _product_alternatives(shapes: Sequence[tuple[int, ...]], most: int, threads: int) -> dict[str, Given]:
+def _product_alternatives(shapes: Sequence[tuple[int, ...]], most: int, threads: int) -> dict[str, Alternative]:
     """The chosen schedule, the quickest by prediction with each register block and position of the right operand, those
     in parts where there are some, and some of all that are not predicted to take several times as long."""
-    from tilewright.cost.vectors.products import best_schedule, schedules
-    from tilewright.passes.kernels.vector_planner import product_of
+    from tilewright.cost.vectors.products import best_candidate, candidates
+    from tilewright.passes.kernels.lower_contract_group import contract_of
+    from tilewright.passes.kernels.vector_products import product_of
     from tilewright.targets.cpu.host import host_machine
 
     machine = host_machine()
-    product = max(map(product_of, _groups("contract", _multiply, shapes, threads)), key=lambda p: p.rows * p.columns)
-    chosen = best_schedule(product, machine, threads)
-    known = sorted(schedules(product, machine, threads), key=lambda s: s.seconds)
-    groups = {(schedule.block, schedule.right): schedule for schedule in reversed(known)}
-    near = [schedule for schedule in known if schedule.seconds <= 2 * chosen.seconds]
+    contractions = _groups("contract", _multiply, shapes, threads)
+    products = {name: product_of(group) for name, group in contractions.items()}
+    name = max(products, key=lambda each: products[each].rows * products[each].columns)
+    product, op = products[name], contract_of(contractions[name])
+    chosen = best_candidate(product, machine, threads)
+    known = sorted(candidates(product, machine, threads), key=lambda each: each.seconds)
+    groups = {(each.block, each.right): each for each in reversed(known)}
+    near = [each for each in known if each.seconds <= 2 * chosen.seconds]
     random.Random(0).shuffle(near)
-    found = {_schedule_text(schedule): schedule for schedule in (chosen, *_by_time(groups.values()), *near)}
-    given = {text: Given(product=schedule) for text, schedule in found.items()}
-    chosen_parts, parts = _alternatives_in_parts(product, machine, threads)
-    return dict(list({**chosen_parts, **dict(list(given.items())[: most // 2]), **parts, **given}.items())[:most])
+    found = {_candidate_text(each): each for each in (chosen, *_by_time(groups.values()), *near)}
+    packs = _chooses_right(shapes, threads, name)
+    whole = {text: Alternative({name: _scheduled(op, each, packs)}, each.seconds) for text, each in found.items()}
+    chosen_parts, parts = _alternatives_in_parts(name, product, machine, threads)
+    return dict(list({**chosen_parts, **dict(list(whole.items())[: most // 2]), **parts, **whole}.items())[:most])
+
+
+def _scheduled(op: ContractOp, candidate: Candidate, packs: bool) -> tw.schedules.Schedule:
+    """The schedule of a candidate; where its matmul `packs`, with the treatment of the right operand."""
+    from tilewright.passes.kernels.vector_products import vector_matmul
+    from tilewright.passes.vectors.scheduled_pack_operands import NAMES
+
+    right = NAMES.get(candidate.right) if packs else None
+    return vector_matmul(op, candidate.tile, candidate.block, right)
+
+
+def _chooses_right(shapes: Sequence[tuple[int, ...]], threads: int, name: str) -> bool:
+    """Whether there is a choice of how a matmul reads its right operand."""
+    with tw.options(threads=threads):
+        compiled = tw.jit(_multiply).lower(*(tw.ShapeDtype(shape, tw.f32) for shape in shapes)).compile("cpu")
+    return getattr(compiled.schedules[name], "right", "") is not None
 
 
 def _alternatives_in_parts(
-    product: Product, machine: Machine, threads: int
-) -> tuple[dict[str, Given], dict[str, Given]]:
+    name: str, product: Product, machine: Machine, threads: int
+) -> tuple[dict[str, Alternative], dict[str, Alternative]]:
     """The tile of a matmul that is computed in parts, if it is, and the tiles that it may have."""
     from tilewright import dtypes
     from tilewright.cost.vectors.split_products import split_seconds, split_tile, split_tiles
@@ -115,18 +136,25 @@ def _alternatives_in_parts(
     if atom is None:
         return {}, {}
     tiles = sorted(split_tiles(product, atom), key=lambda t: split_seconds(product, t, atom, machine, threads))
-    given = {f"{t.rows}x{t.columns}x{t.depth} in parts": Given(split=t) for t in tiles}
+    found = {tile: _in_parts(name, product, tile) for tile in tiles}
+    texts = {tile: f"{tile.rows}x{tile.columns}x{tile.depth} in parts" for tile in tiles}
     chosen = split_tile(product, atom, machine, threads)
-    return {text: each for text, each in given.items() if each.split == chosen}, given
+    first = {} if chosen is None else {texts[chosen]: found[chosen]}
+    return first, {texts[tile]: each for tile, each in found.items()}
 
 
-def _by_time(found: Iterable[Schedule]) -> list[Schedule]:
-    return sorted(found, key=lambda schedule: schedule.seconds)
+def _in_parts(name: str, product: Product, tile: MatmulTile) -> Alternative:
+    extents = (min(tile.rows, product.rows), min(tile.columns, product.columns), tile.depth)
+    return Alternative({name: tw.schedules.SplitMatmul(tile=extents)})
 
 
-def _schedule_text(schedule: Schedule) -> str:
-    tile, block = schedule.tile, schedule.block
-    right = schedule.right.name.lower().replace("_", " ")
+def _by_time(found: Iterable[Candidate]) -> list[Candidate]:
+    return sorted(found, key=lambda candidate: candidate.seconds)
+
+
+def _candidate_text(candidate: Candidate) -> str:
+    tile, block = candidate.tile, candidate.block
+    right = candidate.right.name.lower().replace("_", " ")
     return f"{tile.rows}x{tile.columns}x{tile.depth} by {block.rows}x{block.columns}, {right}"
 
 
@@ -173,20 +201,22 @@ def _reduction_case(name: str, fn: str, shape: tuple[int, ...], axes: tuple[int,
 
 def _reduction_alternatives(
     ours: Callable[..., object], shape: tuple[int, ...], most: int, threads: int
-) -> dict[str, Given]:
+) -> dict[str, Alternative]:
     """The chosen tile and some of other extents along the dimensions that are kept and those that are reduced."""
+    from tilewright.passes.kernels.lower_loop_group import loop_plan
     from tilewright.passes.kernels.vector_planner import VectorPlanner
     from tilewright.targets.cpu.host import host_machine
 
     machine = host_machine()
     planner = VectorPlanner(machine, threads)
-    plans = [planner.loop(group) for group in _groups("loop", ours, [shape], threads)]
-    plan = max(plans, key=lambda plan: math.prod(plan.space))
+    groups = _groups("loop", ours, [shape], threads)
+    plans = {name: loop_plan(group, planner.loop(group)) for name, group in groups.items()}
+    name, plan = max(plans.items(), key=lambda each: math.prod(each[1].space))
     chosen = tuple((plan.extents | plan.reduced)[d] for d in range(len(plan.space)))
     others = [tile for tile in _tiles(plan) if math.prod(tile) <= 4 * max(_REDUCED_ELEMENTS)]
     random.Random(0).shuffle(others)
     found = list(dict.fromkeys([chosen, *others]))[:most]
-    return {"tile " + "x".join(map(str, tile)): Given(reductions={plan.space: tile}) for tile in found}
+    return {"tile " + "x".join(map(str, tile)): Alternative({name: tw.schedules.Loop(tile=tile)}) for tile in found}
 
 
 def _tiles(plan: LoopPlan) -> Iterator[tuple[int, ...]]:
@@ -211,8 +241,8 @@ def _tiles(plan: LoopPlan) -> Iterator[tuple[int, ...]]:
 
 def _groups(
     kind: str, function: Callable[..., object], shapes: Sequence[tuple[int, ...]], threads: int
-) -> list[FusedOp]:
-    """The groups of a kind, before they become kernels."""
+) -> dict[str, FusedOp]:
+    """The groups of a kind by the names of their kernels."""
     from tilewright.dialects.array import FusedOp
     from tilewright.frontend.build import build_module
     from tilewright.passes.base import Unit
@@ -226,4 +256,5 @@ def _groups(
         if isinstance(each, ArrayLowerToTilePass):
             break
         each.apply(unit)
-    return [op for op in unit.main.walk() if isinstance(op, FusedOp) and op.kind == kind]
+    groups = [op for op in unit.main.walk() if isinstance(op, FusedOp)]
+    return {f"{kind}_{number}": op for number, op in enumerate(groups) if op.kind == kind}

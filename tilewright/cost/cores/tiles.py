@@ -123,18 +123,11 @@ def product_tile(
     """The tile of a matmul that is predicted to take the least time, of those that a core has room for. `is_exact`: of
     integers, whose digits are multiplied; `cycles_after`: of what is computed of each page of the result."""
     high, wide, deep = _pages(rows), _pages(columns), _pages(depth)
-    sum_bytes, deepest = _SUM_BYTES, _PRODUCT_DEPTH
-    if is_exact:
-        # Digits of 16 bits beside the operands; a sum of each weight, the one before it, and what they are added to.
-        digits = _INTEGER_BITS // _DIGIT_BITS
-        page_bytes += digits * TILE * TILE
-        sum_bytes *= digits + 3
-        deepest = max(n for n in range(1, deepest + 1) if digits_of(n * TILE)[0] == _DIGIT_BITS)
+    page_bytes, sum_bytes, deepest = _product_bytes(page_bytes, is_exact)
     sides = [(h, w) for h in range(1, min(high, _PRODUCT_SIDE) + 1) for w in range(1, min(wide, _PRODUCT_SIDE) + 1)]
     found: list[tuple[float, int, int, int]] = []
     for height, width in sides:
-        room = _PRODUCT_SHARE * grid.memory_bytes - height * width * sum_bytes
-        pages = int(room // ((height + width) * page_bytes))
+        pages = _product_pages(height, width, page_bytes, sum_bytes, grid)
         steps = _steps(deep, max(1, min(deepest, pages // 2)))
         for step in steps:
             time = _product_cycles((high, wide, deep), (height, width, step), batches, page_bytes, cycles_after, grid)
@@ -145,6 +138,31 @@ def product_tile(
                 found.append((time.cycles, height, width, step))
     _, height, width, step = min(found)
     return ProductTile(_extent(rows, height), _extent(columns, width), _extent(depth, step))
+
+
+def _product_bytes(page_bytes: int, is_exact: bool) -> tuple[int, int, int]:
+    """Bytes of a page of the operands and of a sum, and the most pages of a step."""
+    if not is_exact:
+        return page_bytes, _SUM_BYTES, _PRODUCT_DEPTH
+    # Digits of 16 bits beside the operands; a sum of each weight, the one before it, and what they are added to.
+    digits = _INTEGER_BITS // _DIGIT_BITS
+    deepest = max(n for n in range(1, _PRODUCT_DEPTH + 1) if digits_of(n * TILE)[0] == _DIGIT_BITS)
+    return page_bytes + digits * TILE * TILE, _SUM_BYTES * (digits + 3), deepest
+
+
+def _product_pages(height: int, width: int, page_bytes: int, sum_bytes: int, grid: CoreGrid) -> int:
+    """The pages of the depth for which a core has room next to the sums of a tile."""
+    room = _PRODUCT_SHARE * grid.memory_bytes - height * width * sum_bytes
+    return int(room // ((height + width) * page_bytes))
+
+
+def most_product_pages(height: int, width: int, page_bytes: int, is_exact: bool, grid: CoreGrid) -> int:
+    """The most pages of a step of a matmul whose tiles have so many pages; 0 for tiles that are too large."""
+    page_bytes, sum_bytes, deepest = _product_bytes(page_bytes, is_exact)
+    pages = _product_pages(height, width, page_bytes, sum_bytes, grid)
+    if max(height, width) > _PRODUCT_SIDE or pages < 1:
+        return 0
+    return max(1, min(deepest, pages // 2))
 
 
 def _steps(deep: int, most: int) -> list[int]:

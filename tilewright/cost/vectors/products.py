@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 
-from tilewright.cost.given import given
 from tilewright.cost.tiles import MatmulTile, dividing_split, even_split
 from tilewright.cost.vectors.register_blocks import RegisterBlock, product_seconds, register_blocks
 from tilewright.dtypes import DType
@@ -100,31 +99,29 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Candidate:
+    """A schedule of a matmul with its predicted time."""
+
     tile: MatmulTile
     block: RegisterBlock = field(compare=False)
     right: Right
     seconds: float = field(compare=False)
 
 
-def best_schedule(product: Product, machine: Machine, threads: int) -> Schedule:
-    """The schedule of the least predicted time; of equals the first, with the largest tiles."""
-    return given().product or _predicted_schedule(product, machine, threads)
-
-
 @cache
-def _predicted_schedule(product: Product, machine: Machine, threads: int) -> Schedule:
-    return min(schedules(product, machine, threads), key=lambda schedule: schedule.seconds)
+def best_candidate(product: Product, machine: Machine, threads: int) -> Candidate:
+    """The candidate of the least predicted time; of equals the first, with the largest tiles."""
+    return min(candidates(product, machine, threads), key=lambda candidate: candidate.seconds)
 
 
-def schedules(product: Product, machine: Machine, threads: int) -> Iterator[Schedule]:
+def candidates(product: Product, machine: Machine, threads: int) -> Iterator[Candidate]:
     """All that are considered: tiles of some sizes, by register blocks and what can be done with the right operand."""
     depth = dividing_split(product.depth, DEPTH)
     for block, rows, columns in _tiles(product, machine):
         for right in product.choices:
             tile = MatmulTile(rows, columns, depth)
             seconds = schedule_seconds(product, tile, block, right, machine, threads)
-            yield Schedule(tile, block, right, seconds)
+            yield Candidate(tile, block, right, seconds)
 
 
 def _tiles(product: Product, machine: Machine) -> Iterator[tuple[RegisterBlock, int, int]]:
@@ -222,9 +219,6 @@ def _colliding_rows_seconds(product: Product, rows: int, columns: int, block: Re
 
 def best_right(product: Product, tile: MatmulTile, block: RegisterBlock, machine: Machine, threads: int) -> Right:
     """The cheapest source of a matmul's right operand."""
-    wanted = given().product
-    if wanted is not None and wanted.right in product.choices:
-        return wanted.right
     return min(product.choices, key=lambda right: right_seconds(product, tile, block, right, machine, threads))
 
 

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from tilewright.cost.given import given
 from tilewright.cost.tiles import dividing_split, even_split
 from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine
@@ -85,13 +84,9 @@ class Reduction:
         return self.shape[-1] * self.dtype.itemsize
 
 
+@cache
 def best_reduction_tile(reduction: Reduction, machine: Machine, threads: int) -> tuple[int, ...]:
     """The extents of a tile, the one of the least predicted time; of equals the first, with the largest steps."""
-    return given().reductions.get(reduction.shape) or _predicted_tile(reduction, machine, threads)
-
-
-@cache
-def _predicted_tile(reduction: Reduction, machine: Machine, threads: int) -> tuple[int, ...]:
     tiles = list(reduction_tiles(reduction, machine))
     best = min(tiles, key=lambda tile: reduction_seconds(reduction, tile, machine, THREADS))
     lanes = machine.lanes(reduction.dtype)

@@ -12,9 +12,8 @@ import math
 from collections.abc import Iterator
 from functools import cache
 
-from tilewright.cost.given import given
 from tilewright.cost.tiles import MatmulTile, dividing_split, even_split
-from tilewright.cost.vectors.products import UNEVEN, Product, best_schedule, far_share
+from tilewright.cost.vectors.products import UNEVEN, Product, best_candidate, far_share
 from tilewright.dtypes import by_name
 from tilewright.machines.machine import Machine, MatrixAtom
 
@@ -53,8 +52,6 @@ WHOLE_DEPTH, DEPTH = 1024, 512
 def split_tile(product: Product, atom: MatrixAtom, machine: Machine, threads: int) -> MatmulTile | None:
     """The tile of the least predicted time; None for a matmul that is not quicker in parts. That is decided for one
     thread and for two together, however many there are, so that results do not depend on that."""
-    if given().split is not None or given().product is not None:
-        return given().split
     quickness = [_quickness(product, atom, machine, each) for each in (1, 2)]
     return _best_tile(product, atom, machine, threads) if math.prod(quickness) < SURE**2 else None
 
@@ -64,7 +61,7 @@ def _quickness(product: Product, atom: MatrixAtom, machine: Machine, threads: in
     """How long it takes in parts, of the time that the usual matmul takes."""
     tile = _best_tile(product, atom, machine, threads)
     seconds = split_seconds(product, tile, atom, machine, threads)
-    return seconds / best_schedule(product, machine, threads).seconds
+    return seconds / best_candidate(product, machine, threads).seconds
 
 
 @cache

@@ -123,6 +123,14 @@ def warp_schedule(product: WarpProduct, machine: Machine) -> WarpSchedule:
     return min(found, key=lambda each: (_seconds(product, each, machine), -each.warps, -each.tile.depth))
 
 
+def warp_candidates(product: WarpProduct, machine: Machine) -> Iterator[WarpSchedule]:
+    """All schedules that a matmul may have, each with the most stages."""
+    yield from _copied(product, machine)
+    atom = product.warp_atom(machine)
+    for tile in _tiles(product, machine):
+        yield from _by_registers(product, tile, atom, machine)
+
+
 def warp_product_seconds(product: WarpProduct, machine: Machine) -> float:
     """The predicted time of a matmul by the schedule that it should have."""
     schedule = warp_schedule(product, machine)

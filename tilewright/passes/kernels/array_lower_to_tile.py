@@ -36,28 +36,41 @@ After:
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.ir import SSAValue
 
+from tilewright import schedules
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type, tensor
 from tilewright.dialects.rewriting import erase, insert_before
+from tilewright.errors import CompilerBug
 from tilewright.passes.array.array_fuse_attention import attention_parts
 from tilewright.passes.array.fusion import structural_key
 from tilewright.passes.base import Remark, Unit, blocks_of
 from tilewright.passes.fallbacks import Fallback
 from tilewright.passes.kernels.group_stages import Stage
-from tilewright.passes.kernels.lower_attention_group import attention_sizes, lower_attention_group
-from tilewright.passes.kernels.lower_contract_group import lower_contract_group
+from tilewright.passes.kernels.lower_attention_group import (
+    AttentionParts,
+    AttentionPlan,
+    attention_sizes,
+    lower_attention_group,
+)
+from tilewright.passes.kernels.lower_contract_group import ContractPlan, lower_contract_group
 from tilewright.passes.kernels.lower_convolve_group import lower_convolve_group
-from tilewright.passes.kernels.lower_loop_group import lower_loop_group
-from tilewright.passes.kernels.lower_ordered_group import ordered_op, ordered_stages
-from tilewright.passes.kernels.lower_reshape_group import lower_reshape_group
+from tilewright.passes.kernels.lower_loop_group import LoopPlan, loop_plan, lower_loop_group
+from tilewright.passes.kernels.lower_ordered_group import ordered_op, ordered_plan, ordered_stages
+from tilewright.passes.kernels.lower_reshape_group import ReshapePlan, lower_reshape_group, reshape_plan
 from tilewright.passes.kernels.lower_scatter_group import lower_scatter_group
 from tilewright.passes.kernels.lower_update_group import update_stage
 from tilewright.passes.kernels.planners import KernelPlanner, planner_for
+from tilewright.passes.kernels.schedule_choice import (
+    chosen_schedule,
+    requested_schedule,
+    schedule_tile_kernels,
+    with_level,
+)
 from tilewright.passes.kernels.tile_builder import TileBuilder, locate
 from tilewright.primitives import ArrayType
 
@@ -81,6 +94,7 @@ class ArrayLowerToTilePass:
     def apply(self, unit: Unit) -> None:
         known: dict[tuple[object, ...], list[_Kernel]] = {}
         planner = planner_for(unit.machine, unit.threads)
+        schedule_tile_kernels(unit, planner)
         for block in blocks_of(unit.main):
             for op in list(block.ops):
                 if isinstance(op, array.FusedOp):
@@ -115,14 +129,17 @@ def _fallback_key(group: array.FusedOp, key: Hashable) -> Hashable:
 
 def _lower(unit: Unit, planner: KernelPlanner, group: array.FusedOp, name: str, key: Hashable) -> list[_Kernel]:
     """Add the kernels of a group to the module. Each reads the operands and what those before it computed."""
-    fallback = unit.fallbacks.of(key)
-    if group.kind == "attention":
-        fallback, _ = planner.attention_fallback(attention_parts(group), fallback)
-    stages = _GROUPS[group.kind](planner, group, fallback)
-    if fallback.level:
-        unit.remarks.append(Remark(ArrayLowerToTilePass.name, name, "smaller tiles", fallback.reason))
+    schedule = requested_schedule(unit, planner, group, name, key)
+    if schedule is None:
+        fallback = _fallback(unit, planner, group, key)
+        schedule = with_level(chosen_schedule(planner, group, fallback), unit.fallbacks.of(key).level)
+        if fallback.level:
+            unit.remarks.append(Remark(ArrayLowerToTilePass.name, name, "smaller tiles", fallback.reason))
+    if schedule is not None:
+        unit.schedules[name] = schedule
     inputs = [array_type(o) for o in group.operands]
     kernels: list[_Kernel] = []
+    stages = _stages(planner, group, schedule)
     for stage in stages:
         results = (*stage.passed, *(stage.results or [array_type(r) for r in group.results]))
         kernels.append(_Kernel(name if stage is stages[-1] else f"{name}_{stage.name}", results))
@@ -130,6 +147,13 @@ def _lower(unit: Unit, planner: KernelPlanner, group: array.FusedOp, name: str, 
         unit.module.body.block.add_op(_kernel(planner, group, stage, kernels[-1], inputs))
         inputs += results
     return kernels
+
+
+def _fallback(unit: Unit, planner: KernelPlanner, group: array.FusedOp, key: Hashable) -> Fallback:
+    fallback = unit.fallbacks.of(key)
+    if group.kind == "attention":
+        fallback, _ = planner.attention_fallback(attention_parts(group), fallback)
+    return fallback
 
 
 def _kernel(
@@ -162,69 +186,60 @@ def _kernel(
     return kernel
 
 
-def _only(grid: tuple[int, ...], fill: Fill) -> list[Stage]:
-    return [Stage(grid, lambda builder, indices, outputs, earlier: fill(builder, indices, outputs))]
+def _stages(planner: KernelPlanner, group: array.FusedOp, schedule: schedules.Schedule | None) -> list[Stage]:
+    """The kernels of a group by its schedule; those of scatters and updates are not scheduled."""
+    match schedule:
+        case None:
+            return [_scatter_stage(group) if group.kind == "scatter" else update_stage(group)]
+        case schedules.Loop():
+            return [_loop_stage(group, loop_plan(group, schedule))]
+        case schedules.Convolution():
+            return [_convolve_stage(group, planner.convolve_plan(group, schedule))]
+        case schedules.Attention():
+            parts = attention_parts(group)
+            return [_attention_stage(group, parts, planner.attention_plan(parts, schedule))]
+        case schedules.Ordered():
+            return ordered_stages(group, ordered_plan(ordered_op(group), schedule), planner.scans_in_turns)
+        case schedules.Reshape():
+            return [_reshape_stage(reshape_plan(group, schedule))]
+        case schedules.VectorMatmul() | schedules.SplitMatmul() | schedules.WarpMatmul() | schedules.CoreMatmul():
+            return [_contract_stage(group, planner.contract_plan(group, schedule))]
+        case _:
+            raise CompilerBug(f"{schedule} is no schedule of a `{group.kind}` group")
 
 
-def _loop(planner: KernelPlanner, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
-    plan = planner.loop(group, fallback.level)
+def _only(grid: tuple[int, ...], fill: Fill, warps: int | None = None, stages: int | None = None) -> Stage:
+    return Stage(grid, lambda builder, indices, outputs, _: fill(builder, indices, outputs), warps=warps, stages=stages)
+
+
+def _loop_stage(group: array.FusedOp, plan: LoopPlan) -> Stage:
     return _only(plan.grid, lambda builder, indices, outputs: lower_loop_group(group, plan, builder, indices, outputs))
 
 
-def _contract(planner: KernelPlanner, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
-    plan = planner.contract(group, fallback.level)
-    (stage,) = _only(
-        plan.grid, lambda builder, indices, outputs: lower_contract_group(group, plan, builder, indices, outputs)
-    )
-    return [replace(stage, warps=plan.warps, stages=plan.stages)]
+def _contract_stage(group: array.FusedOp, plan: ContractPlan) -> Stage:
+    def fill(builder: TileBuilder, indices: Sequence[SSAValue], outputs: Sequence[SSAValue]) -> None:
+        lower_contract_group(group, plan, builder, indices, outputs)
+
+    return _only(plan.grid, fill, plan.warps, plan.stages)
 
 
-def _convolve(planner: KernelPlanner, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
-    plan = planner.convolve(group, fallback.level)
-    (stage,) = _only(
-        plan.grid, lambda builder, indices, outputs: lower_convolve_group(group, plan, builder, indices, outputs)
-    )
-    return [replace(stage, warps=plan.warps)]
+def _convolve_stage(group: array.FusedOp, plan: ContractPlan) -> Stage:
+    def fill(builder: TileBuilder, indices: Sequence[SSAValue], outputs: Sequence[SSAValue]) -> None:
+        lower_convolve_group(group, plan, builder, indices, outputs)
+
+    return _only(plan.grid, fill, plan.warps)
 
 
-def _attention(planner: KernelPlanner, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
-    parts = attention_parts(group)
-    plan = planner.attention(parts, fallback)
-    (stage,) = _only(
-        plan.grid,
-        lambda builder, indices, outputs: lower_attention_group(group, parts, plan, builder, indices, outputs),
-    )
-    return [replace(stage, warps=plan.warps)]
+def _attention_stage(group: array.FusedOp, parts: AttentionParts, plan: AttentionPlan) -> Stage:
+    def fill(builder: TileBuilder, indices: Sequence[SSAValue], outputs: Sequence[SSAValue]) -> None:
+        lower_attention_group(group, parts, plan, builder, indices, outputs)
+
+    return _only(plan.grid, fill, plan.warps)
 
 
-def _ordered(planner: KernelPlanner, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
-    plan = planner.ordered(ordered_op(group), fallback.level)
-    return ordered_stages(group, plan, planner.scans_in_turns)
-
-
-def _scatter(planner: KernelPlanner, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
-    return _only((), lambda builder, indices, outputs: lower_scatter_group(group, builder, outputs))
-
-
-def _update(planner: KernelPlanner, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
-    return [update_stage(group)]
-
-
-def _reshape(planner: KernelPlanner, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
-    plan = planner.reshape(group)
+def _reshape_stage(plan: ReshapePlan) -> Stage:
     return _only(plan.grid, lambda builder, indices, outputs: lower_reshape_group(plan, builder, indices, outputs))
 
 
-_GROUPS: dict[str, Callable[[KernelPlanner, array.FusedOp, Fallback], list[Stage]]] = {
-    "loop": _loop,
-    "contract": _contract,
-    "convolve": _convolve,
-    "attention": _attention,
-    "scan": _ordered,
-    "sort": _ordered,
-    "arg_reduce": _ordered,
-    "top_k": _ordered,
-    "scatter": _scatter,
-    "update": _update,
-    "reshape": _reshape,
-}
+def _scatter_stage(group: array.FusedOp) -> Stage:
+    return _only((), lambda builder, indices, outputs: lower_scatter_group(group, builder, outputs))

@@ -24,7 +24,7 @@ from tilewright.passes.warps.tensor_windows import MOST_DIMS
 
 # Keys of a step. Many hide more of what a step waits for, and rescale results less often; two warpgroups have registers
 # for them, with heads of 128 if `scheduled-share-registers` gives them.
-_KEYS, _MANY_KEYS = 64, 128
+_KEYS, _MANY_KEYS = STEPS_OF_KEYS = 64, 128
 # What many keys may add to the keys of a head, which are filled up to whole steps.
 _MOST_FILLED = 1.1
 # The widest results for which the threads of so many warpgroups have registers beside scores and weights: those of two
@@ -70,9 +70,11 @@ def chain_of(
     row_dim: int,
     offset: int | None,
     machine: Machine,
+    wanted: tuple[int | None, int | None] = (None, None),
 ) -> Chain | None:
     """How warpgroups do the two matmuls of attention with scores of `shape`; None where they do not. `offset`: row 0
-    sees keys up to that one, row 1 one more; None: all rows see all keys."""
+    sees keys up to that one, row 1 one more; None: all rows see all keys. `wanted`: the number of warpgroups, None: as
+    many as keep all SMs busy; and the keys of a step, None: as many as are predicted to be best."""
     scores, values = products
     types = operand, operand, array_type(scores.results[0]).dtype.compute
     found = machine.group_atom_of(*types)
@@ -87,10 +89,12 @@ def chain_of(
             return None  # a thread has a row of the result
         groups, rows, keys = 1, atom.rows, _KEYS
     else:
-        groups = _groups(shape, row_dim, atom.rows, machine) if widths[1] <= _MOST_COLUMNS[2] else 1
+        groups = wanted[0] or _groups(shape, row_dim, atom.rows, machine)
+        groups = groups if widths[1] <= _MOST_COLUMNS[2] else 1
         # Not more keys than queries, so that what a causal mask leaves is whole steps more from tile to tile.
         rows = atom.rows * groups
-        keys = min(_keys_of_step(shape[-1], max(widths)), rows)
+        few = max(widths) > _MOST_COLUMNS[2] or wanted[1] == _KEYS
+        keys = min(_KEYS if few else wanted[1] or _keys_of_step(shape[-1]), _MANY_KEYS, rows)
     tiles = -(-shape[row_dim] // rows)
     if offset is not None and shape[row_dim] + offset > shape[-1]:
         return None  # blocks beyond the keys would not be hidden from the last rows
@@ -102,10 +106,10 @@ def chain_of(
     return chain if chain.first > 0 and chain.most_blocks > 1 else None
 
 
-def _keys_of_step(keys: int, width: int) -> int:
-    """How many of a head's keys are taken at a time, for operands up to a width."""
+def _keys_of_step(keys: int) -> int:
+    """How many of a head's keys are taken at a time."""
     few, many = (-(-keys // step) * step for step in (_KEYS, _MANY_KEYS))
-    return _MANY_KEYS if width <= _MOST_COLUMNS[2] and many <= few * _MOST_FILLED and many > _MANY_KEYS else _KEYS
+    return _MANY_KEYS if _MANY_KEYS < many <= few * _MOST_FILLED else _KEYS
 
 
 def _is_copied(value: SSAValue) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
+from tilewright import schedules
 from tilewright.cost.tiles import even_split
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
@@ -104,7 +105,15 @@ def key_steps(keys: int, most: int) -> int:
     return keys if keys <= most else even_split(keys, most, min(most, KEY_MULTIPLE))
 
 
-def plan_in_blocks(parts: AttentionParts, threads: int, level: int = 0) -> AttentionPlan:
+def attention_plan(
+    parts: AttentionParts, schedule: schedules.Attention, operand: DType | None = None, chain: Chain | None = None
+) -> AttentionPlan:
+    """The tiles of attention by its schedule."""
+    shape, repeat = array_type(parts.scores).shape, shared_heads(parts)
+    return AttentionPlan(shape, query_dim(parts), schedule.rows, schedule.keys, repeat, operand, chain)
+
+
+def attention_in_blocks(parts: AttentionParts, threads: int, level: int = 0) -> schedules.Attention:
     """Blocks of queries for all threads. The keys of a step do not depend on the number of threads, nor do then the
     sums. Each level halves the rows and the keys."""
     shape, row_dim = array_type(parts.scores).shape, query_dim(parts)
@@ -116,7 +125,7 @@ def plan_in_blocks(parts: AttentionParts, threads: int, level: int = 0) -> Atten
     while others * -(-shape[row_dim] // rows) < TILES_A_THREAD * threads and rows > LEAST_ROWS:
         rows //= 2
     row_extent = even_split(shape[row_dim], max(rows >> level, LEAST_ROWS))
-    return AttentionPlan(shape, row_dim, row_extent, key_steps(shape[-1], keys), shared_heads(parts))
+    return schedules.Attention(rows=row_extent, keys=key_steps(shape[-1], keys))
 
 
 def shared_heads(parts: AttentionParts) -> tuple[int, int] | None:

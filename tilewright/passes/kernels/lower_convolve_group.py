@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from xdsl.ir import SSAValue
 
-from tilewright import dtypes
+from tilewright import dtypes, schedules
 from tilewright.cost.tiles import MatmulTile
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
@@ -42,15 +42,21 @@ def row_sizes(op: array.ConvolveOp) -> tuple[int, int, int]:
     return max(1, per_group), max(1, array_type(op.results[0]).shape[-1]), kernel.shape[1]
 
 
-def plan_rows(op: array.ConvolveOp, tile: MatmulTile) -> ContractPlan:
-    """The plan of a convolution row by row of its result, by about such a tile: no tile has channels of two groups."""
-    result = array_type(op.results[0])
+def rows_of_group(op: array.ConvolveOp, tile: MatmulTile) -> schedules.Convolution:
+    """The schedule of a convolution row by row of its result, by about such a tile: no tile has channels of two
+    groups."""
     per_group = array_type(op.operands[1]).shape[0] // op.groups
     rows = max(1, tile.rows)
     while per_group % rows:
         rows -= 1
-    columns = max(1, min(tile.columns, result.shape[-1]))
-    return convolve_plan(op, rows, columns, max(1, tile.depth), accumulator_of(result.dtype))
+    columns = max(1, min(tile.columns, array_type(op.results[0]).shape[-1]))
+    return schedules.Convolution(tile=(rows, columns, max(1, tile.depth)))
+
+
+def plan_rows(op: array.ConvolveOp, tile: MatmulTile) -> ContractPlan:
+    """The plan of a convolution row by row of its result."""
+    accumulator = accumulator_of(array_type(op.results[0]).dtype)
+    return convolve_plan(op, tile.rows, tile.columns, tile.depth, accumulator)
 
 
 def convolve_of(group: array.FusedOp) -> array.ConvolveOp:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
+from tilewright import schedules
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dialects.rewriting import yielded
@@ -67,11 +68,21 @@ def reduced_space(group: array.FusedOp) -> ReducedSpace:
     return ReducedSpace(first.fn, dtype, space, axes, in_parts, again and not in_parts)
 
 
-def reduction_plan(reduced: ReducedSpace, tile: Mapping[int, int] | Sequence[int]) -> LoopPlan:
-    """The plan of a reducing group by the extents of a tile."""
+def loop_plan(group: array.FusedOp, schedule: schedules.Loop) -> LoopPlan:
+    """The tiles of a group by its schedule."""
+    space, axes = group_space(group)
+    if not axes:
+        return LoopPlan(space, dict(enumerate(schedule.tile)), {})
+    reduced, tile = reduced_space(group), schedule.tile
     kept = [d for d in range(len(reduced.space)) if d not in reduced.axes]
     steps = {d: tile[d] for d in sorted(reduced.axes, reverse=True)}
     return LoopPlan(reduced.space, {d: tile[d] for d in kept}, steps, reduced.in_parts)
+
+
+def loop_space(group: array.FusedOp) -> tuple[int, ...]:
+    """The dimensions that a group's tiles divide: those of its reductions, the parts among them, or of its results."""
+    space, axes = group_space(group)
+    return reduced_space(group).space if axes else space
 
 
 def has_transpose(group: array.FusedOp, space: tuple[int, ...]) -> bool:

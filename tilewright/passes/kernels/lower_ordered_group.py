@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
-from tilewright import dtypes, ops
+from tilewright import dtypes, ops, schedules
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type, tensor
 from tilewright.dialects.rewriting import yielded
@@ -62,6 +62,14 @@ def ordered_op(group: array.FusedOp) -> Ordered:
 def axis_of(op: Ordered) -> int:
     """The axis along which an ordered operation works."""
     return array_type(op.operands[0]).rank - 1 if isinstance(op, array.TopKOp) else op.axis
+
+
+def ordered_plan(op: Ordered, schedule: schedules.Ordered) -> OrderedPlan:
+    """The tiles of an ordered operation by its schedule."""
+    axis, tile = axis_of(op), schedule.tile
+    extents = {d: extent for d, extent in enumerate(tile) if d != axis}
+    reverse = isinstance(op, array.ScanOp) and bool(op.reverse)
+    return OrderedPlan(array_type(op.operands[0]).shape, axis, tile[axis], extents, reverse)
 
 
 def ordered_stages(group: array.FusedOp, plan: OrderedPlan, in_turns: bool) -> list[Stage]:

@@ -10,6 +10,7 @@ from typing import Any
 from xdsl.ir import BlockArgument, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
+from tilewright import schedules
 from tilewright.cost.cores.tiles import even_pages, loop_extents
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type, tensor
@@ -40,17 +41,25 @@ class ReshapePlan:
         return tuple(-(-n // e) for n, e in zip(self.shape, self.extents, strict=True))
 
 
-def plan_reshape(group: array.FusedOp, grid: CoreGrid) -> ReshapePlan:
+def reshape_schedule(group: array.FusedOp, grid: CoreGrid) -> schedules.Reshape:
     """The largest tile whose elements are in the source without a division, or a wider one, if there is one: of whole
     pages, it is copied page by page."""
     (root,) = yielded(group.body.block)
     shape = array_type(root).shape
     first = loop_extents(shape, grid)
-    for extents in (*_smaller(shape, first), *_wider(shape, first)):
-        found = _sources(root, shape, extents)
-        if found is not None:
-            return ReshapePlan(shape, extents, tuple(map(_expression, found)))
-    return ReshapePlan(shape, first, tuple(_divided_sources(root, shape, first)))
+    candidates = (*_smaller(shape, first), *_wider(shape, first))
+    found = (extents for extents in candidates if _sources(root, shape, extents) is not None)
+    return schedules.Reshape(tile=next(found, first))
+
+
+def reshape_plan(group: array.FusedOp, schedule: schedules.Reshape) -> ReshapePlan:
+    """The tile of a group by its schedule, and the source of its elements."""
+    (root,) = yielded(group.body.block)
+    shape, extents = array_type(root).shape, schedule.tile
+    found = _sources(root, shape, extents)
+    if found is not None:
+        return ReshapePlan(shape, extents, tuple(map(_expression, found)))
+    return ReshapePlan(shape, extents, tuple(_divided_sources(root, shape, extents)))
 
 
 def _smaller(shape: Sequence[int], first: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+
+from xdsl.ir import BlockArgument
 
 from tilewright import dtypes
 from tilewright.cost.warps.products import WarpProduct
@@ -14,11 +17,13 @@ from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine
 from tilewright.passes.kernels.contract_facts import (
     accumulator_of,
+    array_behind,
     batches_of,
     depth_of,
     multiplied_types,
     result_dims,
 )
+from tilewright.passes.kernels.lower_contract_group import contract_of, has_more
 
 # What a lane may copy at once.
 _PIECES_BYTES = (16, 8, 4)
@@ -45,6 +50,19 @@ def warp_product(op: array.ContractOp, pieces: Sequence[int], machine: Machine) 
         scattered=(not pieces[0], not pieces[1]),
         trips=math.prod(left.shape[d] for d in summed[:-1]),
     )
+
+
+def contract_product(group: array.FusedOp, machine: Machine) -> WarpProduct:
+    """Facts of the matmul of a `contract` group for the cost model of warps."""
+    op = contract_of(group)
+    pieces = [_piece_bytes(op, operand) for operand in range(2)]
+    return replace(warp_product(op, pieces, machine), is_followed=has_more(group, op))
+
+
+def _piece_bytes(op: array.ContractOp, operand: int) -> int:
+    """Bytes of the pieces in which a matmul's operand can be copied, if the operand is an array of the group; else
+    0."""
+    return piece_bytes(op, operand) if isinstance(array_behind(op.operands[operand]), BlockArgument) else 0
 
 
 def multiplied_as(op: array.ContractOp, machine: Machine) -> DType | None:

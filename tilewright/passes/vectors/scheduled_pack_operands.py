@@ -69,8 +69,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+import msgspec
 import numpy as np
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
@@ -85,13 +86,19 @@ from tilewright.dialects import array, scheduled, tile
 from tilewright.dialects.base import array_type, tensor
 from tilewright.dialects.rewriting import erase, insert_before
 from tilewright.dtypes import DType
-from tilewright.errors import CompilerBug
+from tilewright.errors import CompilerBug, ScheduleError
 from tilewright.layout import Iter, Layout
 from tilewright.machines.machine import Machine, MatrixAtom
 from tilewright.passes.affine_access import Index, linear_form
 from tilewright.passes.base import Remark, Unit, blocks_of
 from tilewright.primitives import ArrayType
+from tilewright.schedules import VectorMatmul
 
+NAMES: dict[Right, Literal["in_place", "kept", "together"]] = {
+    Right.IN_PLACE: "in_place",
+    Right.KEPT: "kept",
+    Right.TOGETHER: "together",
+}
 _PLAIN = AffineMap(2, 0, (AffineExpr.dimension(0), AffineExpr.dimension(1)))
 
 
@@ -111,6 +118,7 @@ class ScheduledPackOperandsPass:
                     _pack_words(unit, kernel, op, calls.get(kernel.sym_name, []), instruction)
                 elif isinstance(op.right, BlockArgument):
                     _pack(unit, kernel, op, calls.get(kernel.sym_name, []), packed)
+        _refuse_unused(unit)
 
 
 def _calls(unit: Unit) -> dict[str, list[array.CallOp]]:
@@ -148,6 +156,8 @@ def _pack(
     place = _place(unit, dot, shape, depth_dim) if contiguous else Right.TOGETHER
     if _is_rare(dot):
         place = Right.KEPT if contiguous else Right.ALONE
+    elif contiguous and constants is None:
+        place = _decided(unit, kernel.sym_name, place)
     if constants is None and place == Right.IN_PLACE:
         return
     if place == Right.ALONE:
@@ -184,6 +194,28 @@ def _place(unit: Unit, dot: scheduled.DotOp, shape: tuple[int, ...], depth_dim: 
     product = Product(_rows(dot), shape[-1], shape[depth_dim], dtype, max(1, batches), pitch_bytes, choices)
     block = RegisterBlock(height, max(1, width // lanes), lanes)
     return best_right(product, MatmulTile(*dot.shape), block, unit.machine, unit.threads)
+
+
+def _decided(unit: Unit, kernel: str, place: Right) -> Right:
+    """The source of a right operand that is read from an array: that of the kernel's schedule, which is the cheapest
+    one where it states none."""
+    schedule = unit.schedules.get(kernel)
+    if not isinstance(schedule, VectorMatmul):
+        return place
+    unit.requested.packed.add(kernel)
+    if schedule.right is None:
+        unit.schedules[kernel] = msgspec.structs.replace(schedule, right=NAMES[place])
+        return place
+    return next(right for right, name in NAMES.items() if name == schedule.right)
+
+
+def _refuse_unused(unit: Unit) -> None:
+    """Refuse requested sources of right operands where there is one alone."""
+    for kernel, schedule in unit.schedules.items():
+        stated = schedule.right if isinstance(schedule, VectorMatmul) and kernel in unit.requested.accepted else None
+        if stated is not None and kernel not in unit.requested.packed:
+            message = f"right={stated!r}, as the right operand is not read from rows of an array"
+            unit.requested.refuse(kernel, ScheduleError(message, help="leave `right` out"))
 
 
 def _instruction(dot: scheduled.DotOp, machine: Machine) -> MatrixAtom | None:

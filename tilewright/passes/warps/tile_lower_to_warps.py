@@ -84,6 +84,7 @@ from tilewright.passes.layouts.layout_spaces import Space, dealt
 from tilewright.passes.warps.block_warps import spilled_registers, warps_of
 from tilewright.passes.warps.warp_space import SCALAR, WarpSpace, warp_families
 from tilewright.primitives import ArrayType
+from tilewright.schedules import TileKernel
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,11 @@ class TileLowerToWarpsPass:
     def apply(self, unit: Unit) -> None:
         for kernel in unit.timed_kernels(self.name):
             warps = warps_of(kernel, unit.machine, self.warps)
+            schedule = unit.schedules.get(kernel.sym_name)
+            if isinstance(schedule, TileKernel):
+                unit.schedules[kernel.sym_name] = TileKernel(
+                    warps=warps, stages=schedule.stages, fallback=schedule.fallback
+                )
             if (spilled := spilled_registers(kernel, unit.machine, warps)) is not None:
                 unit.remarks.append(_spills(kernel, unit.machine, *spilled))
             families = (*_by_warpgroups(kernel, unit.machine), *warp_families(unit.machine), SCALAR)

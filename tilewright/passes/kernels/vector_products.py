@@ -1,0 +1,130 @@
+"""Matmuls of vectors: contractions as the cost model sees them, and the instructions that multiply them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from xdsl.ir import BlockArgument, SSAValue
+
+from tilewright import schedules
+from tilewright.cost.tiles import MatmulTile
+from tilewright.cost.vectors.products import Product, Right
+from tilewright.cost.vectors.register_blocks import RegisterBlock
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type
+from tilewright.machines.machine import Machine, MatrixAtom
+from tilewright.passes.kernels.contract_facts import (
+    accumulator_of,
+    batches_of,
+    depth_of,
+    multiplied_types,
+    result_dims,
+    untransposed,
+)
+from tilewright.passes.kernels.lower_contract_group import contract_of, has_more
+
+
+def last_sizes(op: array.ContractOp) -> tuple[int, int, int]:
+    """Rows, columns and depth of a matmul: the sizes of its last dimensions of each kind."""
+    shape = array_type(op.results[0]).shape
+    _, rows, columns = result_dims(op)
+    return shape[rows[-1]] if rows else 1, shape[columns[-1]] if columns else 1, depth_of(op)
+
+
+def matrix_atom_for(op: array.ContractOp, machine: Machine) -> MatrixAtom | None:
+    """The matrix instruction that multiplies the operands as they are, or None."""
+    rows, _, depth = last_sizes(op)
+    accumulator = accumulator_of(array_type(op.results[0]).dtype)
+    atom = machine.matrix_atom(*multiplied_types(op), accumulator, depth)
+    return None if atom is None or rows < atom.rows else atom
+
+
+def vector_matmul(
+    op: array.ContractOp,
+    tile: MatmulTile,
+    block: RegisterBlock | None = None,
+    right: Literal["in_place", "kept", "together"] | None = None,
+) -> schedules.VectorMatmul:
+    """The schedule by about such a tile, which is no larger than the matmul."""
+    extents = zip((tile.rows, tile.columns, tile.depth), last_sizes(op), strict=True)
+    rows, columns, depth = (max(1, min(extent, size)) for extent, size in extents)
+    size = None if block is None else (block.rows, block.columns)
+    return schedules.VectorMatmul(tile=(rows, columns, depth), block=size, right=right)
+
+
+def atom_of_parts(group: array.FusedOp, op: array.ContractOp, machine: Machine) -> MatrixAtom | None:
+    """The atom that computes a matmul from bf16 parts. Both operands are arrays of the group, under transposes at most,
+    and no constants: they are read again if the result is not finite."""
+    left, right = (array_type(operand).dtype for operand in op.operands)
+    _, rows, columns = result_dims(op)
+    ends = [array_type(op.results[0]).shape[d] for d in (*rows[-1:], *columns[-1:])]
+    ends += [array_type(op.operands[0]).shape[d] for d in op.left_contract[-1:]]
+    if op.precision is not None or op.part is not None or len(ends) < 3 or min(ends) < 2:
+        return None
+    for operand in op.operands:
+        value = untransposed(operand)
+        if not isinstance(value, BlockArgument) or isinstance(group.operands[value.index].owner, array.ConstantOp):
+            return None
+    return machine.split_atom(left, right, accumulator_of(array_type(op.results[0]).dtype))
+
+
+def product_of(group: array.FusedOp) -> Product:
+    """Facts of a `contract` group for the cost model."""
+    op = contract_of(group)
+    left, right, result = (array_type(value) for value in (*op.operands, op.results[0]))
+    _, rows, columns = result_dims(op)
+    summed: tuple[int, ...] = op.left_contract
+    dtype = accumulator_of(result.dtype)
+    is_read = left.dtype == dtype and op.precision is None
+    in_place = bool(summed) and _lies_along(op.operands[0], summed[-1]) and is_read
+    width = result.shape[columns[-1]] if columns else 1
+    return Product(
+        rows=max(1, result.shape[rows[-1]] if rows else 1),
+        columns=max(1, width),
+        depth=depth_of(op),
+        dtype=dtype,
+        batches=max(1, batches_of(op)),
+        pitch_bytes=right.shape[-1] * right.dtype.itemsize if right.rank else 0,
+        choices=_right_choices(group, op),
+        copies_left=not in_place,
+        buffered=len(summed) > 1 or has_more(group, op),
+    )
+
+
+def _right_choices(group: array.FusedOp, op: array.ContractOp) -> tuple[Right, ...]:
+    """The treatments of the right operand. An array of the group, under transposes at most, is packed as a whole, or
+    read in place if the matmul's columns are contiguous; an operand that the group computes is packed by each tile."""
+    value = untransposed(op.operands[1])
+    if not isinstance(value, BlockArgument) or op.precision is not None:
+        return (Right.ALONE,)
+    if isinstance(group.operands[value.index].owner, array.ConstantOp):
+        return (Right.READY,)
+    return (Right.IN_PLACE, Right.KEPT, Right.TOGETHER) if reads_array(group, op) else (Right.TOGETHER,)
+
+
+def _lies_along(value: SSAValue, dim: int) -> bool:
+    """Whether a value is an array of the group, seen through transposes, whose neighbours in memory are those along a
+    dim: such a left operand is read in place."""
+    while isinstance(value.owner, array.TransposeOp | array.UnfoldOp):
+        op, (inner,) = value.owner, value.owner.operands
+        if isinstance(op, array.TransposeOp):
+            dim = op.permutation[dim]
+        elif array_type(inner).rank - 1 != op.axis or dim < op.axis or op.steps[dim - op.axis] != 1:
+            return False
+        else:
+            dim = op.axis
+        value = inner
+    return isinstance(value, BlockArgument) and dim == array_type(value).rank - 1
+
+
+def reads_array(group: array.FusedOp, op: array.ContractOp) -> bool:
+    """Whether the right operand is an array known at run time only, its columns side by side, of the type that the
+    matmul is computed in: it is read in place."""
+    right = op.operands[1]
+    type = array_type(right)
+    if not isinstance(right, BlockArgument) or op.precision is not None:
+        return False
+    if type.dtype != array_type(op.results[0]).dtype.compute:
+        return False
+    summed = op.right_contract
+    return type.rank - 1 not in summed and not isinstance(group.operands[right.index].owner, array.ConstantOp)
