@@ -295,3 +295,10 @@ def test_products_of_rows_that_begin_anywhere(shape: tuple[int, int, int]) -> No
     kind = tw.bf16.numpy
     found = tw.jit(lambda x, y: x @ y, target=TARGET)(a.astype(kind), b.astype(kind))
     np.testing.assert_array_equal(found, (a @ b).astype(kind))
+
+
+def test_profiles() -> None:
+    x = on_device(np.ones((4096, 4096), np.float32))
+    times = tw.jit(two_kernels).lower(x).compile(TARGET).profile(x, repeat=5)
+    assert [each.calls for each in times] == [1.0] * len(times)
+    assert all(1e-6 < each.seconds < 1e-2 for each in times)

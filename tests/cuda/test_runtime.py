@@ -316,3 +316,15 @@ def test_launches_are_timed_one_by_one_for_those_who_look(driver: FakeDriver) ->
     assert len(kernels) == 3 * len(set(kernels))
     assert driver.count("begin_capture") == 0
     assert [record["kind"] for record in records].count("runtime.launch") == 3
+
+
+def test_profiles_are_times_between_events(driver: FakeDriver) -> None:
+    """The emulated driver counts a microsecond for each launch."""
+    program = compiled(two_kernels, X)
+    times = program.profile(X, repeat=3)
+    assert sorted(each.name for each in times) == sorted(program.cost().kernels)
+    assert len(times) == 2
+    for each in times:
+        assert (each.calls, each.seconds) == (1.0, pytest.approx(1e-6))
+        assert each.estimated_s == program.cost().kernels[each.name].seconds
+        assert each.bytes > 0

@@ -326,6 +326,7 @@ class Loaded:
             "runtime.kernel",
             level=_LAUNCHES_LEVEL,
             name=kernel.name,
+            program=self.manifest.name,
             blocks=kernel.blocks,
             threads=kernel.threads,
             seconds=seconds,

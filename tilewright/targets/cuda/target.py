@@ -25,7 +25,7 @@ from tilewright.runtime.files import dump
 from tilewright.runtime.garbage import no_collections
 from tilewright.runtime.manifest import Alias, Manifest, place_constants
 from tilewright.runtime.shared_constants import Keep, keep_in_memory
-from tilewright.targets.base import KernelTime, LinkedExecutable, spec_of, unmeasured
+from tilewright.targets.base import KernelTime, LinkedExecutable, spec_of
 from tilewright.targets.cuda.cubin_cache import cubin
 from tilewright.targets.cuda.emit import KernelCode, emit_kernel
 from tilewright.targets.cuda.intrinsics import TRIPLE
@@ -119,7 +119,24 @@ class CudaProgram(LinkedExecutable):
             events.emit("compile.assembly", level=7, text=self.asm())
 
     def profile(self, arrays: Sequence[Any], repeat: int) -> list[KernelTime]:
-        raise unmeasured("cuda")
+        """The times between events of the device around each launch, which is waited for."""
+        self(*arrays)
+        with events.capture() as records:
+            for _ in range(repeat):
+                self(*arrays)
+        seconds: dict[str, list[float]] = {}
+        for record in records:
+            is_ours = record["kind"] == "runtime.kernel" and record["program"] == self.program.manifest.name
+            if is_ours and isinstance(spent := record["seconds"], float):
+                seconds.setdefault(str(record["name"]), []).append(spent)
+        times = [self._time_of(name, found, repeat) for name, found in seconds.items()]
+        return sorted(times, key=lambda each: -each.seconds)
+
+    def _time_of(self, name: str, seconds: Sequence[float], repeat: int) -> KernelTime:
+        cost, calls = kernel_cost(self.unit.kernel(name), self.unit.machine), len(seconds) / repeat
+        return KernelTime(
+            name, calls, sum(seconds) / repeat, calls * cost.seconds, calls * cost.flops, calls * cost.bytes
+        )
 
     def ir(self, phase: str) -> str:
         """The program's text: `array`, `tile`, `scheduled`, `llvm`, `ptx` or `sass`."""
