@@ -161,7 +161,8 @@ class CompiledProgram(ABC):
     @locating
     def profile(self, *args: Any, repeat: int = 20, **kwargs: Any) -> list[KernelTime]:
         """How long each kernel takes in a call with these arguments, longest first, on average of `repeat` calls. On a
-        grid of cores the times are those of the simulator, on a GPU those between events around each launch. Arguments that a call would overwrite are copied.
+        grid of cores the times are those of the simulator, on a GPU those between events around each launch. Arguments
+        that a call would overwrite are copied.
 
         Raises:
             ArgumentError, ShapeError, DTypeError: the arguments are not those that the program was compiled for.
