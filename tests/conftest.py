@@ -35,6 +35,8 @@ _SLOW = (
     "test_arrays_of_other_libraries",
     "unit/runtime/test_runtime_pool.py",
     "unit/test_compile_cache.py",
+    "passes/test_host_program.py::test_mutants_are_found",
+    "passes/test_host_program.py::test_random_programs_have_all_kinds_of_steps",
 )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from xdsl.context import Context
 from xdsl.dialects.builtin import Builtin, ModuleOp
 from xdsl.parser import Parser
+from xdsl.utils.exceptions import ParseError
 
 from tilewright.dialects import tile
 from tilewright.dialects.cores import Cores
@@ -21,11 +22,20 @@ def parsed(text: str) -> ModuleOp:
     """A verified module of the kernels in a text.
 
     Raises:
-        ParseError, VerifyException: it is no IR, or no valid one.
+        ValueError: it is no IR, or no valid one.
     """
     context = Context()
     for dialect in (Builtin, tile.Tile, Cores):
         context.load_dialect(dialect)
-    module = Parser(context, text).parse_module()
-    module.verify()
+    try:
+        module = Parser(context, text).parse_module()
+        module.verify()
+    except Exception as error:  # for text that is no IR, the parser and types raise errors of many classes
+        raise ValueError(_reason_of(error)) from error
     return module
+
+
+def _reason_of(error: Exception) -> str:
+    """The sentence of an error; a parser's comes after the position and the line that it is about."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return lines[-1 if isinstance(error, ParseError) else 0]

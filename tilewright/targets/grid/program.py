@@ -12,7 +12,6 @@ from contextlib import contextmanager
 
 import msgspec
 import numpy as np
-from xdsl.utils.exceptions import ParseError, VerifyException
 
 from tilewright.cached import cached_property
 from tilewright.dialects import tile
@@ -214,26 +213,9 @@ def _refusing() -> Generator[None]:
     """Report contents that cannot be what `linked` wrote."""
     try:
         yield
-    except (
-        ParseError,
-        VerifyException,
-        VerificationError,
-        msgspec.MsgspecError,
-        CompilerBug,
-        LayoutError,
-        KeyError,
-        ValueError,
-    ) as error:
-        message = f"the program file does not hold a program for cores: {_reason_of(error)}"
-        raise ProgramFileError(message, help=_HELP) from error
-
-
-def _reason_of(error: Exception) -> str:
-    """The sentence of an error; a parser's comes after the position and the line that it is about."""
-    if isinstance(error, TilewrightError):
-        return error.message
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return lines[-1 if isinstance(error, ParseError) else 0]
+    except (VerificationError, CompilerBug, LayoutError, msgspec.MsgspecError, KeyError, ValueError) as error:
+        reason = error.message if isinstance(error, TilewrightError) else str(error)
+        raise ProgramFileError(f"the program file does not hold a program for cores: {reason}", help=_HELP) from error
 
 
 def _machine(code: GridCode) -> Machine:
