@@ -24,7 +24,7 @@ from tilewright.runtime.container import Bytes
 from tilewright.runtime.cuda.driver import Device, Driver, DriverFailure, Launcher
 from tilewright.runtime.cuda.steps import DeviceCode, Kernel
 from tilewright.runtime.cuda.stream import Stream, capturing, own_stream
-from tilewright.runtime.host_program import Copy, If, Launch, Step, While
+from tilewright.runtime.host_program import Copy, Launch, take
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.trace_file import add_launch
 from tilewright.runtime.zones import Zones
@@ -48,6 +48,30 @@ class Workspace:
         self.event = 0
         self.stream: Stream | None = None
         self.graphs: OrderedDict[tuple[int, ...], int | None] = OrderedDict()
+
+
+class _OnStream:
+    """The steps of a call, on a stream. The host waits for the conditions that it reads."""
+
+    __slots__ = ("_buffers", "_loaded", "_stream", "_workspace")
+
+    def __init__(self, loaded: Loaded, buffers: Sequence[int], workspace: Workspace, stream: int) -> None:
+        self._loaded, self._buffers, self._workspace, self._stream = loaded, buffers, workspace, stream
+
+    def launch(self, step: Launch) -> None:
+        self._loaded.launch_kernel(step, self._buffers, self._workspace, self._stream)
+
+    def copy(self, step: Copy) -> None:
+        with self._loaded.naming("a copy"):
+            target, source = self._buffers[step.target], self._buffers[step.source]
+            self._loaded.driver.copy(target, source, step.nbytes, self._stream)
+
+    def is_set(self, flag: int) -> bool:
+        found, driver = np.empty(1, np.uint8), self._loaded.driver
+        with self._loaded.naming("a condition or a kernel before it"):
+            driver.copy_out(found.ctypes.data, self._buffers[flag], 1, self._stream)
+            driver.synchronise(self._stream)
+        return bool(found[0])
 
 
 class Loaded:
@@ -96,7 +120,7 @@ class Loaded:
             self._functions.append(self._load(kernel, content))
 
     def _load(self, kernel: Kernel, content: bytes) -> int:
-        with self._naming(f"the kernel `{kernel.name}`"):
+        with self.naming(f"the kernel `{kernel.name}`"):
             module = self.driver.load_module(content)
             self._modules.append(module)
             function = self.driver.function(module, kernel.name)
@@ -204,10 +228,10 @@ class Loaded:
         if self._makes_graphs and not listening(_LAUNCHES_LEVEL):
             graph = self._graph(workspace, arrays, buffers)
             if graph is not None:
-                with self._naming("the graph"):
+                with self.naming("the graph"):
                     self.driver.launch_graph(graph, stream.handle)
                 return
-        self._take(self.code.steps, buffers, workspace, stream.handle)
+        take(self.code.steps, _OnStream(self, buffers, workspace, stream.handle))
 
     def launch(self, arrays: tuple[int, ...], stream: Stream) -> None:
         """Launch the program on the addresses of its inputs and outputs, and leave it running.
@@ -228,7 +252,7 @@ class Loaded:
         """
         names = ", ".join(f"`{kernel.name}`" for kernel in self.code.kernels[:4])
         more = len(self.code.kernels) - 4
-        with self._naming(f"one of the kernels {names}" + (f" and {more} more" if more > 0 else "")):
+        with self.naming(f"one of the kernels {names}" + (f" and {more} more" if more > 0 else "")):
             self.driver.synchronise(stream.handle)
         workspace.stream = None
 
@@ -250,43 +274,22 @@ class Loaded:
 
     def _captured(self, buffers: Sequence[int], workspace: Workspace) -> int:
         stream = own_stream(self.driver, self.device.ordinal).handle
-        with capturing(), self._naming("capturing the launches"):
+        with capturing(), self.naming("capturing the launches"):
             self.driver.begin_capture(stream)
             try:
-                self._take(self.code.steps, buffers, workspace, stream)
+                take(self.code.steps, _OnStream(self, buffers, workspace, stream))
             except BaseException:
                 with contextlib.suppress(TilewrightError):
                     self.driver.close_graph(self.driver.end_capture(stream))
                 raise
             return self.driver.end_capture(stream)
 
-    def _take(self, steps: Sequence[Step], buffers: Sequence[int], workspace: Workspace, stream: int) -> None:
-        for step in steps:
-            if isinstance(step, Launch):
-                self._launch(step, buffers, workspace, stream)
-            elif isinstance(step, Copy):
-                with self._naming("a copy"):
-                    self.driver.copy(buffers[step.target], buffers[step.source], step.nbytes, stream)
-            elif isinstance(step, If):
-                branch = step.then if self._is_set(buffers[step.flag], stream) else step.otherwise
-                self._take(branch, buffers, workspace, stream)
-            else:
-                self._loop(step, buffers, workspace, stream)
+    def launch_kernel(self, step: Launch, buffers: Sequence[int], workspace: Workspace, stream: int) -> None:
+        """Launch the kernel of a step.
 
-    def _loop(self, step: While, buffers: Sequence[int], workspace: Workspace, stream: int) -> None:
-        self._take(step.condition, buffers, workspace, stream)
-        while self._is_set(buffers[step.flag], stream):
-            self._take(step.body, buffers, workspace, stream)
-            self._take(step.condition, buffers, workspace, stream)
-
-    def _is_set(self, address: int, stream: int) -> bool:
-        flag = np.empty(1, np.uint8)
-        with self._naming("a condition or a kernel before it"):
-            self.driver.copy_out(flag.ctypes.data, address, 1, stream)
-            self.driver.synchronise(stream)
-        return bool(flag[0])
-
-    def _launch(self, step: Launch, buffers: Sequence[int], workspace: Workspace, stream: int) -> None:
+        Raises:
+            DeviceError: the launch fails.
+        """
         kernel = self.code.kernels[step.kernel]
         addresses = [buffers[number] for number in step.buffers]
         launch = workspace.launchers.get(step.kernel)
@@ -333,7 +336,8 @@ class Loaded:
         )
 
     @contextlib.contextmanager
-    def _naming(self, what: str) -> Generator[None]:
+    def naming(self, what: str) -> Generator[None]:
+        """Raise failures of the driver inside as errors of what fails."""
         try:
             yield
         except DriverFailure as error:
