@@ -235,6 +235,7 @@ FORGED = {
     "another target": (lambda m, t, s: (msgspec.structs.replace(m, triple="tpu:v4"), t, s), "another target"),
     "no text": (lambda m, t, s: (m, "", s), "does not hold a program"),
     "no kernels": (lambda m, t, s: (m, "builtin.module {}", s), "kernels are not those"),
+    "a string without an end": (lambda m, t, s: (m, t.replace('"in"', '"in', 1), s), "a string has no end"),
     "half of the text": (lambda m, t, s: (m, t[: len(t) // 2], s), "does not hold a program"),
     "an operation that is none": (lambda m, t, s: (m, t.replace("cores.pack", "cores.bag", 1), s), "not registered"),
     "a type that is none": (lambda m, t, s: (m, t.replace("xf32>", "xf33>", 1), s), "does not hold a program"),
