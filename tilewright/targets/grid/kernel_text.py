@@ -13,7 +13,6 @@ from xdsl.utils.exceptions import ParseError
 from tilewright.dialects import tile
 from tilewright.dialects.cores import Cores
 
-
 _QUOTE = re.compile(r'(?<!\\)"')
 
 
