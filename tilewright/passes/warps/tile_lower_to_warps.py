@@ -60,6 +60,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any, ClassVar
 
+import msgspec
 from xdsl.dialects.builtin import IndexType, TensorType
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
@@ -81,7 +82,7 @@ from tilewright.passes.layouts.layout_costs import image, preimage, terms
 from tilewright.passes.layouts.layout_inference import Inference, infer_layouts
 from tilewright.passes.layouts.layout_rules import Flow, Folded, Same, Spread, flows, is_tile, location_of
 from tilewright.passes.layouts.layout_spaces import Space, dealt
-from tilewright.passes.warps.block_warps import spilled_registers, warps_of
+from tilewright.passes.warps.block_warps import group_families, spilled_registers, warps_of
 from tilewright.passes.warps.warp_space import SCALAR, WarpSpace, warp_families
 from tilewright.primitives import ArrayType
 from tilewright.schedules import TileKernel
@@ -99,12 +100,10 @@ class TileLowerToWarpsPass:
             warps = warps_of(kernel, unit.machine, self.warps)
             schedule = unit.schedules.get(kernel.sym_name)
             if isinstance(schedule, TileKernel):
-                unit.schedules[kernel.sym_name] = TileKernel(
-                    warps=warps, stages=schedule.stages, fallback=schedule.fallback
-                )
+                unit.schedules[kernel.sym_name] = msgspec.structs.replace(schedule, warps=warps)
             if (spilled := spilled_registers(kernel, unit.machine, warps)) is not None:
                 unit.remarks.append(_spills(kernel, unit.machine, *spilled))
-            families = (*_by_warpgroups(kernel, unit.machine), *warp_families(unit.machine), SCALAR)
+            families = (*group_families(kernel, unit.machine), *warp_families(unit.machine), SCALAR)
             space = WarpSpace(unit.machine, warps, families)
             lowered = lower_to_warps(kernel, space, infer_layouts(kernel, space), warps)
             insert_before(kernel, lowered)
@@ -114,34 +113,6 @@ class TileLowerToWarpsPass:
 def _spills(kernel: tile.KernelOp, machine: Machine, needed: int, room: int) -> Remark:
     reason = f"a thread's part of a tile needs {needed} registers, on {machine.name} it has {room}: use smaller tiles"
     return Remark(TileLowerToWarpsPass.name, kernel.sym_name, "spills registers to memory", reason)
-
-
-def _by_warpgroups(kernel: tile.KernelOp, machine: Machine) -> list[str]:
-    """Tensor memory is for matmuls that state it. Groups of warps may multiply where it is declared, and by default
-    where all operands are windows of a loop: what is computed they would wait for twice, on its way to a buffer and
-    for the matmul."""
-    dots = [op for op in kernel.walk() if isinstance(op, tile.DotOp)]
-    named = {dot.atom for dot in dots if dot.atom is not None}
-    if named:
-        families = dict.fromkeys(family for name in named if (family := machine.family_of(name)) is not None)
-        found = [family.name for family in families if family.asynchronous]
-        return [
-            *found,
-            *(family.with_left_in_registers for family in families if family.with_left_in_registers in named),
-        ]
-    operands = [(operand, dot) for dot in dots for operand in (dot.left, dot.right)]
-    if not operands or not all(_is_window(operand, dot) for operand, dot in operands):
-        return []
-    return [family.name for family in machine.families if family.asynchronous and not family.sums_in_tensor_memory]
-
-
-def _is_window(operand: SSAValue, dot: tile.DotOp) -> bool:
-    """Whether an operand is loaded in the matmul's block, which is that of a loop of the kernel."""
-    while isinstance(operand.owner, tile.TransposeOp | tile.FillPaddingOp):
-        operand = operand.owner.operands[0]
-    loop = dot.parent_op()
-    is_loop = isinstance(loop, tile.ForOp) and isinstance(loop.parent_op(), tile.KernelOp)
-    return is_loop and isinstance(operand.owner, tile.LoadOp) and operand.owner.parent_op() is loop
 
 
 def lower_to_warps(kernel: tile.KernelOp, space: Space, inferred: Inference, warps: int) -> tile.KernelOp:
