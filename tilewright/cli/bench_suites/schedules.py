@@ -122,7 +122,8 @@ def _chooses_right(shapes: Sequence[tuple[int, ...]], threads: int, name: str) -
     """Whether there is a choice of how a matmul reads its right operand."""
     with tw.options(threads=threads):
         compiled = tw.jit(_multiply).lower(*(tw.ShapeDtype(shape, tw.f32) for shape in shapes)).compile("cpu")
-    return getattr(compiled.schedules[name], "right", "") is not None
+    schedule = compiled.schedules[name]
+    return not isinstance(schedule, tw.schedules.VectorMatmul) or schedule.right is not None
 
 
 def _alternatives_in_parts(
