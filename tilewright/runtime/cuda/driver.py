@@ -342,6 +342,8 @@ class BindingsDriver:
         return pool
 
     def _pool(self) -> object:
+        if len(self._contexts) == 1:  # the current one is it, inside `context`
+            return next(iter(self._pools.values()), None)
         return self._pools.get(int(self.call("cuCtxGetCurrent")))
 
     def free_bytes(self) -> int:

@@ -127,8 +127,16 @@ def capturing() -> Generator[None]:
 
 def when_not_capturing(action: Callable[[], None]) -> None:
     """Do something now, or when the capture that is under way is done."""
-    _deferred.append(action)
-    _do_deferred()
+    if not _capture.acquire(blocking=False):
+        _deferred.append(action)
+        _do_deferred()  # the capture may have ended meanwhile
+        return
+    try:
+        action()
+    finally:
+        _capture.release()
+    if _deferred:  # by finalisers that ran inside
+        _do_deferred()
 
 
 def _do_deferred() -> None:
