@@ -189,6 +189,18 @@ def test_kernels_are_plain(driver: FakeDriver, stream: Stream) -> None:
     del scale, x, y, z, found
 
 
+def test_a_call_outlives_the_function_that_made_it(driver: FakeDriver, stream: Stream) -> None:
+    x = on_device(driver, stream, X)
+    executable = tw.jit(lambda x: x + 1).lower(x).compile(CHIP).executable
+    executable(x)
+    options, call = executable.settled_on_device([x])
+    assert options is not None
+    del executable
+    gc.collect()
+    np.testing.assert_array_equal(np.asarray(call(x)), X + 1)
+    del call, x
+
+
 def test_threads_share_a_plain_call(driver: FakeDriver) -> None:
     function = tw.jit(two_kernels, target=CHIP)
     expected = function(X)

@@ -30,13 +30,23 @@ _Make = Callable[[Stream], tuple[object, int]]
 
 class PlainCall:
     """The call of a loaded program on arrays of the kinds of `arrays`: all are on its device, none is empty. Results
-    are of the kind of the first one if `restores`, else ours."""
+    are of the kind of the first one if `restores`, else ours. `program` closes what is loaded with itself: those who
+    keep the call without it have it kept here."""
 
-    def __init__(self, loaded: Loaded, arrays: Sequence[object], outputs: Sequence[object], *, restores: bool) -> None:
+    def __init__(
+        self,
+        loaded: Loaded,
+        arrays: Sequence[object],
+        outputs: Sequence[object],
+        *,
+        restores: bool,
+        program: object = None,
+    ) -> None:
         manifest = loaded.manifest
         ordinal = loaded.device.ordinal
         aliases = {alias.output: alias.input for alias in manifest.aliases}
         self._loaded = loaded
+        self._program = program
         self._ordinal = ordinal
         self._inputs = tuple(
             _reader(array, spec, ordinal, writes=number in aliases.values())

@@ -123,7 +123,9 @@ class DeviceProgram(ProgramFile):
         ordinal = self._ordinal_of([*arrays, *outputs])
         if ordinal is None or not is_plain(loaded := self._on(ordinal), [*arrays, *outputs]):
             return None
-        return options, PlainCall(loaded, arrays, outputs, restores=restores)
+        # The program's own one must not keep it.
+        program = self if restores else None
+        return options, PlainCall(loaded, arrays, outputs, restores=restores, program=program)
 
     def _call(self, arrays: Sequence[object], given: Sequence[object], stream: object) -> Any:
         start = time.perf_counter()
