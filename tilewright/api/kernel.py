@@ -156,7 +156,7 @@ class Kernel:
         compiled = self._find(tensors, static)
         fresh = len(arrays) < len(self.kernel_signature.arrays)
         results = compiled.run(tensors)
-        if len(args) == len(arrays) and all(isinstance(each, _OnDevice) for each in tensors.values()):
+        if isinstance(next(iter(tensors.values()), None), _OnDevice) and len(args) == len(arrays):
             self._remember_plain(compiled, args, kwargs)
         if not fresh:
             return None
