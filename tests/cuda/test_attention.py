@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.cuda.chips import Tensor
+from tests.cuda.chips import Tensor, built, emulated
 from tests.cuda.test_machine_code import check_clean
 from tests.cuda.test_pipeline import compiled, executed, said
 from tilewright import dtypes
@@ -84,3 +84,42 @@ def test_scores_stay_in_registers(chip: str, width: int) -> None:
     heads = tw.ShapeDtype((2, 8, 1024, width), tw.bf16)
     module = str(compiled(causal, chip, heads, heads, heads).unit.module)
     assert module.count("scheduled.alloc") == (4 if chip == "sm_90a" else 3)
+
+
+# ---- weights in base 2 ----------------------------------------------------------------------------------------------
+
+Q, K, V = (np.random.default_rng(seed).standard_normal((1, 160, 32)).astype(tw.bf16.numpy) for seed in range(3))
+BIAS = np.random.default_rng(3).standard_normal((1, 160, 160)).astype(np.float32)
+SEEN = BIAS > -0.5
+SCORES = Q.astype(np.float64) @ K.astype(np.float64).swapaxes(-1, -2)
+
+SCORINGS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any]] = {
+    "scaled": (lambda s: s * 0.125, (), SCORES * 0.125),
+    "as they are": (lambda s: s, (), SCORES),
+    "negative": (lambda s: s * -0.25, (), SCORES * -0.25),
+    "times 0": (lambda s: s * 0.0, (), SCORES * 0),
+    "scaled twice": (lambda s: s * 0.125 * 2.0, (), SCORES * 0.25),
+    "large": (lambda s: s * 30.0, (), SCORES * 30),
+    "biased": (lambda s, b: s * 0.125 + b, (BIAS,), SCORES * 0.125 + BIAS),
+    "masked": (lambda s, m: tw.where(m, s * 0.125, -np.inf), (SEEN,), np.where(SEEN, SCORES * 0.125, -np.inf)),
+    "masked by a number": (lambda s, m: tw.where(m, s * 0.5, -3.0), (SEEN,), np.where(SEEN, SCORES * 0.5, -3.0)),
+    "capped": (lambda s: tw.tanh(s * 0.02) * 5.0, (), np.tanh(SCORES * 0.02) * 5),
+}
+
+
+@pytest.mark.parametrize("name", SCORINGS)
+def test_scores_of_any_form(name: str) -> None:
+    """The number that scores are multiplied by becomes part of that of the exponents, where they are just that."""
+    scored, more, scores = SCORINGS[name]
+
+    def attend(q: Any, k: Any, v: Any, *rest: Any) -> Any:
+        weights = tw.nn.softmax(scored(tw.matmul(q, k.mT, dtype=tw.f32), *rest), axis=-1)
+        return tw.matmul(tw.cast(weights, tw.bf16), v)
+
+    program = built(tw.jit(attend).lower(Q, K, V, *more), "cuda:sm_90a")
+    (code,) = program.ptx.values()
+    assert "ex2.approx.ftz.f32" in code
+    found = emulated(program, [Q, K, V, *more])[0].astype(np.float64)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    exact = weights / weights.sum(-1, keepdims=True) @ V.astype(np.float64)
+    assert np.abs(found - exact).max() <= 2.0**-7 * np.abs(exact).max()
