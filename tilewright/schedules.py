@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-class Schedule(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=True):
+class Schedule(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=True, forbid_unknown_fields=True):
     """Base class of the schedules of kernels: a frozen value, whose `repr` is code that makes it."""
 
     def __repr__(self) -> str:
@@ -217,7 +217,7 @@ def from_json(text: str | bytes) -> Request:
         if isinstance(decoded, dict) and "kind" not in decoded:
             return msgspec.convert(decoded, dict[str, _Union])
         return msgspec.convert(decoded, _Union)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ScheduleError(f"the text is no JSON of schedules: {error}", help="write it with `to_json`") from None
 
 

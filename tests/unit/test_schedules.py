@@ -101,6 +101,8 @@ def test_what_is_no_schedule_is_refused(request_: Any, text: str) -> None:
         '{"loop_0": 1}',
         '{"kind": "Loop"}',
         '{"kind": "Unknown", "tile": [1]}',
+        '{"kind": "Loop", "tile": [1, 4], "stages": 2}',
+        '{"kind": "Loop", "tile": ' + "[" * 5000,
         OF_TEXT,
     ],
 )
