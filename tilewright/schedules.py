@@ -8,6 +8,7 @@ one extent, in elements, for each dimension that they divide.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import index
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -217,12 +218,13 @@ def from_json(text: str | bytes) -> Request:
         if isinstance(decoded, dict) and "kind" not in decoded:
             return msgspec.convert(decoded, dict[str, _Union])
         return msgspec.convert(decoded, _Union)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, TypeError, UnicodeError, RecursionError) as error:
         raise ScheduleError(f"the text is no JSON of schedules: {error}", help="write it with `to_json`") from None
 
 
 def checked_request(request: object) -> Request:
-    """A request whose schedules have fields of the types that they declare; lists become tuples.
+    """A request whose schedules have fields of the types that they declare; lists become tuples, and NumPy's integers
+    Python's.
 
     Raises:
         ScheduleError: a value is no schedule, or a field of one has another type.
@@ -242,9 +244,10 @@ def _checked(whose: str, schedule: object) -> Schedule:
         message = f"the schedule{whose} is {schedule!r}, which is no schedule"
         raise ScheduleError(message, help="use a value of `tw.schedules`, such as `tw.schedules.Loop(tile=(1, 4096))`")
     try:
-        return msgspec.convert(msgspec.to_builtins(schedule), _Union)
-    except (msgspec.ValidationError, TypeError) as error:
-        raise ScheduleError(f"the schedule{whose} is not well formed: {error}", help="see `tw.schedules`") from None
+        return msgspec.convert(msgspec.to_builtins(schedule, enc_hook=index), _Union)
+    except (msgspec.ValidationError, TypeError, RecursionError) as error:
+        help = "give each field the type that its class in `tw.schedules` declares; extents are whole numbers"
+        raise ScheduleError(f"the schedule{whose} is not well formed: {error}", help=help) from None
 
 
 def code_of(schedules: Mapping[str, Schedule]) -> str:

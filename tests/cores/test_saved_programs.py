@@ -20,7 +20,7 @@ from tests.programs import PROGRAMS
 from tests.sampling import ALL, sampled
 from tilewright.cli import main
 from tilewright.driver.compile import compile_graph
-from tilewright.errors import ProgramFileError, ShapeError, UnsupportedOnTargetError
+from tilewright.errors import ArgumentError, DTypeError, ProgramFileError, ShapeError, UnsupportedOnTargetError
 from tilewright.runtime import program as runtime_program
 from tilewright.runtime.grid.program import GridFile
 from tilewright.targets.base import Executable
@@ -129,6 +129,23 @@ def test_a_call_checks_its_arguments(tmp_path: Path) -> None:
     with pytest.raises(ShapeError) as caught:
         loaded(X[1:])
     assert caught.value.location is not None
+
+
+def test_a_simulation_checks_its_arguments(tmp_path: Path) -> None:
+    """Larger arrays, too, of which a kernel would read a part."""
+    compiled = tw.jit(lambda x: x * 2).lower(X).compile("grid").executable
+    assert isinstance(compiled, GridProgram)
+    for run in (compiled, compiled.simulate, reloaded(compiled, tmp_path).simulate):
+        for error, arrays in [
+            (ArgumentError, ()),
+            (ArgumentError, (X, X)),
+            (ShapeError, (X[:3],)),
+            (ShapeError, (np.concatenate([X, X]),)),
+            (DTypeError, (X.astype(np.int32),)),
+        ]:
+            with pytest.raises(error) as caught:
+                run(*arrays)
+            assert caught.value.location is not None
 
 
 def test_a_loaded_program_can_be_saved_again(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -93,3 +94,16 @@ def test_what_cannot_be_stored_so_is_said() -> None:
     whole = tw.jit(lambda x: -x).lower(np.zeros((4, 4), np.int32))
     with pytest.raises(UnsupportedOnTargetError, match="i32 is not stored as bfp8"):
         whole.compile(target="grid", storage={"x": "bfp8"})
+
+
+def test_an_operand_of_control_flow_is_refused_at_its_line() -> None:
+    def program(x: Any) -> Any:
+        first = tw.sum(x, axis=0)
+        doubled = tw.while_loop(lambda c: tw.sum(c) < 1e3, lambda c: c * 2.0, x)  # refused
+        return first, doubled
+
+    lowered = tw.jit(program).lower(tw.ShapeDtype((40, 64), tw.f32))
+    with pytest.raises(UnsupportedOnTargetError, match="operands of control flow are not stored as bfp8") as caught:
+        lowered.compile("grid", storage={"x": "bfp8"})
+    assert caught.value.location is not None
+    assert "# refused" in Path(__file__).read_text().splitlines()[caught.value.location.line - 1]

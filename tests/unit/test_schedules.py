@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 import tilewright as tw
@@ -67,7 +68,16 @@ def test_lists_become_tuples() -> None:
     assert checked_request({"loop_0": tw.schedules.Loop(tile=listed)}) == {"loop_0": tw.schedules.Loop(tile=(1, 4))}
 
 
+def test_integers_of_numpy_become_those_of_python() -> None:
+    of_numpy: Any = (np.int64(1), np.int32(4))
+    checked = checked_request(tw.schedules.Loop(tile=of_numpy))
+    assert repr(checked) == "tw.schedules.Loop(tile=(1, 4))"
+    assert from_json(to_json(tw.schedules.Loop(tile=of_numpy))) == checked
+
+
 NOT_TUPLES: Any = "1, 4"
+FRACTION: Any = (np.float32(1), 4)
+TRUTH: Any = (np.bool_(True), 4)
 NOT_A_SOURCE: Any = "somewhere"
 OF_TEXT = '{"kind": "Loop", "tile": "1"}'
 
@@ -79,6 +89,8 @@ OF_TEXT = '{"kind": "Loop", "tile": "1"}'
         ({"loop_0": "tile"}, "the schedule of `loop_0` is 'tile', which is no schedule"),
         ({3: tw.schedules.Loop(tile=(1,))}, "3 is no name of a kernel"),
         (tw.schedules.Loop(tile=NOT_TUPLES), "the schedule is not well formed"),
+        (tw.schedules.Loop(tile=FRACTION), "the schedule is not well formed"),
+        (tw.schedules.Loop(tile=TRUTH), "the schedule is not well formed"),
         (
             {"a": tw.schedules.VectorMatmul(tile=(1, 1, 1), right=NOT_A_SOURCE)},
             "of `a` is not well formed",
@@ -104,8 +116,11 @@ def test_what_is_no_schedule_is_refused(request_: Any, text: str) -> None:
         '{"kind": "Loop", "tile": [1, 4], "stages": 2}',
         '{"kind": "Loop", "tile": ' + "[" * 5000,
         OF_TEXT,
+        "\ud800",
+        None,
+        {},
     ],
 )
-def test_json_of_no_schedules_is_refused(text: str) -> None:
+def test_json_of_no_schedules_is_refused(text: Any) -> None:
     with pytest.raises(ScheduleError, match="no JSON of schedules"):
         from_json(text)

@@ -289,8 +289,9 @@ def _inputs(specs: Sequence[ArraySpec], files: Sequence[Path]) -> list[Any]:
         raise ArgumentError(f"the program takes {len(specs)} inputs, got {len(files)}", help=f"the inputs are {wanted}")
     arrays: list[Any] = []
     for file, spec in zip(files, specs, strict=True):
+        path = find_file(file)
         try:
-            array = np.load(find_file(file), allow_pickle=False)
+            array = np.load(path, allow_pickle=False)
         except (ValueError, EOFError, OSError) as error:
             raise ArgumentError(f"{str(file)!r} is not a .npy file: {error}", help="write it with np.save") from None
         # NumPy's file format stores types that it does not know, such as bf16, as bytes of the same width.

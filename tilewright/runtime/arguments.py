@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -15,23 +15,33 @@ T = TypeVar("T")
 _MOST_ELEMENTS_LOOKED_AT = 1 << 20
 
 
-def check_count(manifest: Manifest, arrays: Sequence[object]) -> None:
+class Called(Protocol):
+    """A program with the arrays that a call of it takes: a manifest, or a program that has none yet."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def inputs(self) -> tuple[ArraySpec, ...]: ...
+
+
+def check_count(program: Called, arrays: Sequence[object]) -> None:
     """Refuse another number of inputs than the program has.
 
     Raises:
         ArgumentError: it is another.
     """
-    if len(arrays) == len(manifest.inputs):
+    if len(arrays) == len(program.inputs):
         return
-    names = ", ".join(spec.name for spec in manifest.inputs)
+    names = ", ".join(spec.name for spec in program.inputs)
     raise ArgumentError(
-        f"`{manifest.name}` takes {len(manifest.inputs)} arrays ({names}), got {len(arrays)}",
-        help=f"call it as {manifest.name}({names})",
+        f"`{program.name}` takes {len(program.inputs)} arrays ({names}), got {len(arrays)}",
+        help=f"call it as {program.name}({names})",
     )
 
 
-def check_array(manifest: Manifest, spec: ArraySpec, array: Any) -> None:
-    """Refuse an array, on the host or a device, that is not what the manifest states.
+def check_array(program: Called, spec: ArraySpec, array: Any) -> None:
+    """Refuse an array, on the host or a device, that is not what the program takes.
 
     Raises:
         DTypeError, ShapeError: it is not.
@@ -39,12 +49,12 @@ def check_array(manifest: Manifest, spec: ArraySpec, array: Any) -> None:
     expected = by_name(spec.dtype).numpy
     if array.dtype != expected:
         raise DTypeError(
-            f"`{spec.name}` of `{manifest.name}` must be {spec}, got dtype {array.dtype}",
+            f"`{spec.name}` of `{program.name}` must be {spec}, got dtype {array.dtype}",
             help=f"convert it with {spec.name}.astype({expected.name!r})",
         )
     if array.shape != spec.shape:
         raise ShapeError(
-            f"`{spec.name}` of `{manifest.name}` must be {spec}, got shape {array.shape}",
+            f"`{spec.name}` of `{program.name}` must be {spec}, got shape {array.shape}",
             help=f"pass an array of shape {spec.shape}, or compile the function for this shape",
         )
 

@@ -109,6 +109,8 @@ def test_program_refuses_wrong_inputs(tilewright: CommandLine, tmp_path: Path, p
     assert "TW0201" in tilewright("run", program, *one).stderr
     assert "takes 1 inputs, got 2" in tilewright("run", program, *one, *one).stderr
     assert "is not a .npy file" in tilewright("run", program, "--input", tmp_path / "text.npy").stderr
+    missing = tilewright("run", program, "--input", tmp_path / "missing.npy").stderr
+    assert missing.startswith("error[TW0205]: there is no file")
     assert "takes no arguments" in tilewright("run", program, "x").stderr
     assert "at least one call" in tilewright("run", program, "--repeat", "0").stderr
     assert "is for saved programs" in tilewright("run", script(tmp_path, ""), *one).stderr

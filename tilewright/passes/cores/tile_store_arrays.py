@@ -161,15 +161,17 @@ def spread(value: SSAValue, kind: Stored, found: dict[SSAValue, Stored]) -> None
         if isinstance(use.operation, array.ReshapeOp):
             spread(use.operation.results[0], kind, found)
         elif isinstance(use.operation, array.WhileOp | array.IfOp | array.YieldOp):
-            raise _refused(value, f"operands of control flow are not stored as {kind}")
+            raise _refused(value, f"operands of control flow are not stored as {kind}", use.operation)
 
 
-def _refused(value: SSAValue, what: str) -> UnsupportedOnTargetError:
+def _refused(value: SSAValue, what: str, op: Operation | None = None) -> UnsupportedOnTargetError:
+    """The error of a value, at the line of an operation: by default the one that computes it, or an argument's first
+    use."""
     error = UnsupportedOnTargetError(what, help="leave its storage as it is")
-    owner = value.owner
-    first = next((use.operation for use in value.uses), None)
-    op = first if isinstance(owner, Block) else owner
-    if isinstance(op, Operation):
+    if op is None:
+        first = next((use.operation for use in value.uses), None)
+        op = first if isinstance(value.owner, Block) else value.owner
+    if op is not None:
         error.location = location_of(op)
     return error
 

@@ -29,6 +29,7 @@ class CoreProgram:
     """A compiled program, or one that was loaded from a file.
 
     Attributes:
+        name: the name of the function.
         kernels: by name, each with a program for a grid of cores, or with none where nothing is computed.
         constants: in the order of the host program.
         donated: input index to the index of the output that may take its memory.
@@ -36,6 +37,7 @@ class CoreProgram:
         sources: device source of kernels by name, where it is known already.
     """
 
+    name: str
     machine: Machine
     kernels: Mapping[str, tile.KernelOp]
     host: HostProgram
@@ -67,6 +69,7 @@ def core_program(unit: Unit, plan: MemoryPlan | None = None) -> CoreProgram:
     host = host_program(unit, plan or plan_memory(unit), list(kernels))
     types = unit.main.function_type
     return CoreProgram(
+        name=unit.name,
         machine=unit.machine,
         kernels=kernels,
         host=host,

@@ -15,9 +15,11 @@ from xdsl.ir import SSAValue
 
 from tilewright.dialects import tile
 from tilewright.dtypes import bool_, by_name, from_numpy
+from tilewright.errors import TilewrightError, user_location
 from tilewright.layout.catalogue.placements import Storage, parse_storage
 from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
+from tilewright.runtime.arguments import check_array, check_count
 from tilewright.runtime.array_spec import ArraySpec
 from tilewright.runtime.host_program import Copy, If, Launch, Step, While, take
 from tilewright.targets.base import Tensor
@@ -66,10 +68,13 @@ class HostRun(ABC, Generic[T]):
         """The results for some arguments; without values, for none.
 
         Raises:
+            ArgumentError, DTypeError, ShapeError: the arguments are not those that the program takes.
             HazardError: accesses of a kernel are not ordered, or a wait is never signalled.
             UnsupportedOnTargetError: an array has a type that the machine does not store.
         """
         program = self.program
+        if arrays is not None:
+            arrays = _checked(program, arrays)
         self._buffers = self._filled(arrays)
         take(program.host.steps if self.has_values else tuple(_undecided(program.host.steps)), self)
         if arrays is None:
@@ -82,7 +87,7 @@ class HostRun(ABC, Generic[T]):
         program = self.program
         buffers: dict[int, T] = {}
         for number, spec in enumerate(program.inputs):
-            array = None if arrays is None else np.asarray(arrays[number])
+            array = None if arrays is None else arrays[number]
             text = program.storage.get(number)
             stored = Storage() if text is None else parse_storage(text)
             buffers[number] = self.given(array, type_of(spec), stored)
@@ -129,6 +134,23 @@ class HostRun(ABC, Generic[T]):
 
     def is_set(self, flag: int) -> bool:
         return bool(self._read(flag, ArrayType((), bool_)))
+
+
+def _checked(program: CoreProgram, arguments: Sequence[object]) -> list[Tensor]:
+    """The arguments of a call as arrays.
+
+    Raises:
+        ArgumentError, DTypeError, ShapeError: they are not those that the program takes.
+    """
+    try:
+        check_count(program, arguments)
+        arrays = [np.asarray(argument) for argument in arguments]
+        for spec, array in zip(program.inputs, arrays, strict=True):
+            check_array(program, spec, array)
+    except TilewrightError as error:
+        error.location = user_location()
+        raise
+    return arrays
 
 
 def _undecided(steps: Sequence[Step]) -> Iterator[Step]:

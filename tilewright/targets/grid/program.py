@@ -31,7 +31,7 @@ from tilewright.machines.machine import Machine
 from tilewright.passes.base import Unit
 from tilewright.passes.legality import check_phase
 from tilewright.passes.program_memory import plan_memory
-from tilewright.runtime.arguments import check_array, check_count, check_host_output, listed_outputs
+from tilewright.runtime.arguments import check_host_output, listed_outputs
 from tilewright.runtime.array_spec import ArraySpec
 from tilewright.runtime.grid.code import GridCode
 from tilewright.runtime.grid.program import GridFile
@@ -77,6 +77,7 @@ class SavedGridProgram(GridFile):
         seed 0.
 
         Raises:
+            ArgumentError, DTypeError, ShapeError: the arrays are not those that the program takes.
             HazardError: accesses of a kernel are not ordered, or a wait is never signalled.
         """
         simulation = Simulation(self.core, seed=seed)
@@ -100,14 +101,11 @@ class SavedGridProgram(GridFile):
 
     def _checked_call(self, arrays: Sequence[object], out: object) -> list[Tensor]:
         manifest = self.manifest
-        check_count(manifest, arrays)
         targets = [] if out is None else listed_outputs(manifest, out)
         for spec, target in zip(manifest.outputs, targets, strict=bool(targets)):
             check_host_output(manifest, spec, target)
-        inputs = [np.asarray(array) for array in arrays]
-        for spec, array in zip(manifest.inputs, inputs, strict=True):
-            check_array(manifest, spec, array)
         self.verify()
+        inputs = [np.asarray(array) for array in arrays]
         results = device.DeviceRun(self.core).run(inputs) if device.is_asked_for() else self.simulate(*inputs)
         for target, result in zip(targets, results, strict=bool(targets)):
             np.copyto(target, result)
@@ -194,6 +192,7 @@ def _read(
     with _refusing():
         machine = _machine(code)
         core = CoreProgram(
+            name=manifest.name,
             machine=machine,
             kernels=_kernels(Unit(parsed(content.decode()), {}, machine, 1, name=manifest.name), code),
             host=code.host,

@@ -68,6 +68,7 @@ class GridProgram(LinkedExecutable):
         seed 0. The times of its kernels are in `runs` then.
 
         Raises:
+            ArgumentError, DTypeError, ShapeError: the arrays are not those that the program takes.
             HazardError: accesses of a kernel are not ordered, or a wait is never signalled.
         """
         simulation = Simulation(self.core, seed=seed)
