@@ -18,7 +18,7 @@ from tests.emulators.cuda_driver import FakeDriver
 from tilewright.errors import OverlapError, ResourceExhausted, ShapeError, UnsupportedOnTargetError
 from tilewright.runtime.cuda.array import DeviceArray, uploaded
 from tilewright.runtime.cuda.program import DeviceProgram
-from tilewright.runtime.cuda.stream import Stream
+from tilewright.runtime.cuda.stream import Stream, own_stream
 
 pytestmark = pytest.mark.usefixtures("no_assembler")
 
@@ -113,6 +113,24 @@ def test_what_is_another_call_is_one(driver: FakeDriver, stream: Stream) -> None
         function(x, x)
     np.testing.assert_array_equal(np.asarray(function(x, x)), 0 * X)
     del function, x, on_host
+
+
+def test_calls_that_cannot_be_plain_are_not_kept(driver: FakeDriver) -> None:
+    """On a stream of our own, each call is waited for."""
+    function = tw.jit(lambda x: x + 1, target=CHIP)
+    with driver.context(0):
+        x = on_device(driver, own_stream(driver, 0), X)
+    for _ in range(3):
+        np.testing.assert_array_equal(np.asarray(function(x)), X + 1)
+    assert function._on_device == []
+    with driver.context(0):
+        chosen = Stream(driver.new_stream())
+    with tw.stream(chosen):
+        for _ in range(3):
+            np.testing.assert_array_equal(np.asarray(function(x)), X + 1)
+    assert len(function._on_device) == 1
+    del function, x
+    gc.collect()
 
 
 def test_a_stream_that_is_captured_is_refused(driver: FakeDriver, stream: Stream) -> None:

@@ -210,6 +210,7 @@ from xdsl.dialects.builtin import IndexType, NoneAttr, TensorType
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineConstantExpr, AffineExpr, AffineMap
 
+from tilewright import dtypes
 from tilewright.cost.warps.products import WARPGROUP
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type, rebuilt
@@ -495,8 +496,8 @@ class _Writer:
 
 
 def _rows_between(begun: Sequence[Operation], target: Operation) -> list[SSAValue]:
-    """Values that are computed while a matmul is under way and used later: sums and maxima of rows, of which there are
-    few and which depend on all elements."""
+    """Values of f32 that are computed while a matmul is under way and used later: sums and maxima of rows, of which
+    there are few and which depend on all elements."""
     block = block_of(target)
     end = block.get_operation_index(target)
 
@@ -504,7 +505,8 @@ def _rows_between(begun: Sequence[Operation], target: Operation) -> list[SSAValu
         return any(block.get_operation_index(in_block(user, block)) >= end for user in users_of(value))
 
     held = [value for op in begun for value in op.results if _is_in_registers(value)]
-    return [value for value in held if array_type(value).rank == 1 and is_used_later(value)]
+    rows = [value for value in held if array_type(value).rank == 1 and array_type(value).dtype == dtypes.f32]
+    return [value for value in rows if is_used_later(value)]
 
 
 def _is_in_registers(value: SSAValue) -> bool:

@@ -78,21 +78,13 @@ class PlainCall:
         Raises:
             DeviceError: the driver or a kernel failed.
         """
-        stream = self._stream((*arrays, *outputs))
-        if stream is None or len(outputs) != len(self._outputs):
+        found = self._read(arrays, outputs)
+        if found is None:
             return None
-        handle = stream.handle
-        addresses: list[int] = []
-        for read, array in zip((*self._inputs, *self._outputs), (*arrays, *outputs), strict=True):
-            address = read(array, handle)
-            if not address:
-                return None
-            addresses.append(address)
-        if outputs and self._overlap(addresses):
-            return None
+        stream, addresses = found
         driver = self._loaded.driver
         with driver.context(self._ordinal):
-            if driver.is_capturing(handle):
+            if driver.is_capturing(stream.handle):
                 return None
             results = list(outputs) or self._made(stream, arrays, addresses)
             if results is None:
@@ -103,6 +95,23 @@ class PlainCall:
                 result.stream = stream
         return results
 
+    def serves(self, arrays: Sequence[object], outputs: Sequence[object]) -> bool:
+        """Whether a call on these arrays would be plain here and now."""
+        return self._read(arrays, outputs) is not None
+
+    def _read(self, arrays: Sequence[object], outputs: Sequence[object]) -> tuple[Stream, list[int]] | None:
+        """The stream of a call and the addresses of its arrays; None if the call is another."""
+        stream = self._stream((*arrays, *outputs))
+        if stream is None or len(outputs) != len(self._outputs):
+            return None
+        addresses: list[int] = []
+        for read, array in zip((*self._inputs, *self._outputs), (*arrays, *outputs), strict=True):
+            address = read(array, stream.handle)
+            if not address:
+                return None
+            addresses.append(address)
+        return None if outputs and self._overlap(addresses) else (stream, addresses)
+
     def _made(self, stream: Stream, arrays: Sequence[object], addresses: list[int]) -> list[object] | None:
         """New arrays for the results, whose addresses are appended, and donated inputs; None if there is no memory."""
         results: list[object] = []
@@ -112,6 +121,7 @@ class PlainCall:
                 results.append(result)
                 addresses.append(address)
         except (DriverFailure, RuntimeError):
+            # Of ours or of torch: the call that looks at everything meets it again, and names the arrays.
             return None
         return results
 

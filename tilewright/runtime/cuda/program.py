@@ -125,7 +125,8 @@ class DeviceProgram(ProgramFile):
             return None
         # The program's own one must not keep it.
         program = self if restores else None
-        return options, PlainCall(loaded, arrays, outputs, restores=restores, program=program)
+        plain = PlainCall(loaded, arrays, outputs, restores=restores, program=program)
+        return (options, plain) if plain.serves(arrays, outputs) else None
 
     def _call(self, arrays: Sequence[object], given: Sequence[object], stream: object) -> Any:
         start = time.perf_counter()

@@ -44,7 +44,7 @@ from tilewright.targets.grid import device, machine_named
 from tilewright.targets.grid.core_program import CoreProgram, core_program, has_program, ref_bytes
 from tilewright.targets.grid.emit import ProgramSource
 from tilewright.targets.grid.kernel_text import parsed, printed
-from tilewright.targets.grid.runtime import Simulation
+from tilewright.targets.grid.runtime import simulated
 
 _HELP = "compile and save the program again with this version of Tilewright"
 
@@ -80,9 +80,7 @@ class SavedGridProgram(GridFile):
             ArgumentError, DTypeError, ShapeError: the arrays are not those that the program takes.
             HazardError: accesses of a kernel are not ordered, or a wait is never signalled.
         """
-        simulation = Simulation(self.core, seed=seed)
-        results = simulation.run(arrays)
-        self.runs = simulation.runs
+        results, self.runs = simulated(self.core, arrays, seed)
         return results
 
     @property

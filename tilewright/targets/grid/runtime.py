@@ -24,6 +24,8 @@ from tilewright.targets.grid.host_run import HostRun
 # For each file of traces, up to where it goes, in cycles: programs follow one another.
 _traced: dict[Path, float] = {}
 
+Runs = list[tuple[str, ProgramRun]]
+
 
 class Simulation(HostRun[DeviceArray]):
     """One run of a program. Without `values` only time is counted. With `whole_outputs` kernels that leave something
@@ -111,3 +113,14 @@ def _stored_as(ref: SSAValue) -> dict[str, Any]:
     type = tile.ref_type(ref)
     placement = placement_of(type.space.data)
     return {"format": type.layout.data or None, "placement": placement, "by_rows": cores.is_by_rows(ref)}
+
+
+def simulated(program: CoreProgram, arrays: Sequence[Tensor], seed: int) -> tuple[list[Tensor], Runs]:
+    """The results of a run on the simulator, and the kernels that ran, in order.
+
+    Raises:
+        ArgumentError, DTypeError, ShapeError: the arrays are not those that the program takes.
+        HazardError: accesses of a kernel are not ordered, or a wait is never signalled.
+    """
+    simulation = Simulation(program, seed=seed)
+    return simulation.run(arrays), simulation.runs

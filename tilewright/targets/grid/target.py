@@ -21,7 +21,7 @@ from tilewright.targets.grid import device
 from tilewright.targets.grid.core_program import CoreProgram, core_program, has_program
 from tilewright.targets.grid.program import SavedGridProgram, linked
 from tilewright.targets.grid.report import KernelReport, report_of
-from tilewright.targets.grid.runtime import Simulation
+from tilewright.targets.grid.runtime import Simulation, simulated
 
 
 class GridProgram(LinkedExecutable):
@@ -71,9 +71,7 @@ class GridProgram(LinkedExecutable):
             ArgumentError, DTypeError, ShapeError: the arrays are not those that the program takes.
             HazardError: accesses of a kernel are not ordered, or a wait is never signalled.
         """
-        simulation = Simulation(self.core, seed=seed)
-        results = simulation.run(arrays)
-        self.runs = simulation.runs
+        results, self.runs = simulated(self.core, arrays, seed)
         return results
 
     @cached_property

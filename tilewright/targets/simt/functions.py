@@ -28,19 +28,6 @@ class ChipBuilder(ir.IRBuilder):  # pyright: ignore[reportUntypedBaseClass]
         super().__init__(block)  # pyright: ignore[reportUnknownMemberType]
         self.intrinsics = intrinsics
         self.divides_exactly = False
-        self.contracts = False
-
-    def fmul(self, lhs: Value, rhs: Value, name: str = "", flags: Sequence[str] = ()) -> Value:
-        return super().fmul(lhs, rhs, name, self._flags(flags))  # pyright: ignore
-
-    def fadd(self, lhs: Value, rhs: Value, name: str = "", flags: Sequence[str] = ()) -> Value:
-        return super().fadd(lhs, rhs, name, self._flags(flags))  # pyright: ignore
-
-    def fsub(self, lhs: Value, rhs: Value, name: str = "", flags: Sequence[str] = ()) -> Value:
-        return super().fsub(lhs, rhs, name, self._flags(flags))  # pyright: ignore
-
-    def _flags(self, flags: Sequence[str]) -> Sequence[str]:
-        return (*flags, "contract") if self.contracts else flags
 
     def fdiv(self, lhs: Value, rhs: Value, name: str = "", flags: Sequence[str] = ()) -> Value:
         if element_of(lhs.type) == FLOAT:
@@ -66,9 +53,11 @@ def emit_function(
     functions = builder.intrinsics.functions
     own = functions.get(f"{name}.ftz", functions.get(name)) if ftz else functions.get(name)
     if own is None or dtype.compute != dtypes.f32:
-        builder.divides_exactly, builder.contracts = name in _DIVIDED_EXACTLY, contract
+        builder.divides_exactly = name in _DIVIDED_EXACTLY
         result = emit_shared(builder, name, dtype.compute, arguments)
-        builder.divides_exactly, builder.contracts = False, False
+        builder.divides_exactly = False
+        if contract:  # of a multiplication, sum or difference, which is one instruction
+            result.flags.append("contract")
         return result
     return own(*(Lanes(builder, argument) for argument in arguments)).value
 
