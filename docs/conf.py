@@ -12,6 +12,7 @@ sys.path.insert(0, str(HERE))
 
 import api_pages  # noqa: E402  the modules of this folder are found by now
 import make_pictures  # noqa: E402
+import make_plots  # noqa: E402
 
 project = "Tilewright"
 version = release = tilewright.__version__
@@ -31,3 +32,4 @@ sys.modules |= {f"tw.{name}": getattr(tilewright, name) for name in api_pages.NA
 
 api_pages.write(HERE / "reference" / "api")
 make_pictures.write(HERE / "_static")
+make_plots.write(HERE / "_static")
