@@ -10,6 +10,7 @@ error[TW0201]: operands of `add` have shapes (3, 4) and (5,), which do not broad
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import linecache
@@ -260,12 +261,12 @@ class DeviceError(TilewrightError):
 
 
 def user_location(skip_root: str = _PACKAGE_ROOT) -> SourceLocation | None:
-    """The innermost frame outside the package: the user's line. None when every frame is ours, or is of what calls our
-    command line."""
+    """The innermost frame outside the package, and outside `contextlib`, which enters our context managers: the user's
+    line. None when every frame is ours, or is of what calls our command line."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  documented, despite its name
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(skip_root) and not name.startswith("<"):
+        if not name.startswith(skip_root) and not name.startswith("<") and name != contextlib.__file__:
             return _instruction_location(frame.f_code, name, frame.f_lasti // 2, frame.f_lineno)
         if name.startswith(_COMMAND_LINE):
             return None

@@ -202,9 +202,12 @@ def to_json(schedules: Request) -> str:
     """The JSON text of a schedule, or of schedules by the name of their kernel.
 
     Raises:
-        ScheduleError: a value is no schedule, or a field of one has another type.
+        ScheduleError: a value is no schedule, a field of one has another type, or a name is no Unicode text.
     """
-    return msgspec.json.encode(checked_request(schedules)).decode()
+    try:
+        return msgspec.json.encode(checked_request(schedules)).decode()
+    except UnicodeEncodeError as error:
+        raise ScheduleError(f"{error.object!r} is no Unicode text", help="use names that `explain` prints") from None
 
 
 def from_json(text: str | bytes) -> Request:

@@ -287,8 +287,10 @@ def test_a_stream_that_is_captured_is_refused(driver: FakeDriver) -> None:
 
 @pytest.mark.parametrize("given", [1.5, "x", True, -3], ids=repr)
 def test_what_is_no_stream_is_refused(given: object) -> None:
-    with pytest.raises(ArgumentError, match="not a CUDA stream"), tw.stream(given):
+    with pytest.raises(ArgumentError, match="not a CUDA stream") as raised, tw.stream(given):
         pass
+    assert raised.value.location is not None
+    assert raised.value.location.file == __file__
 
 
 def test_streams_of_other_libraries_are_read() -> None:

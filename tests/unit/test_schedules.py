@@ -124,3 +124,8 @@ def test_what_is_no_schedule_is_refused(request_: Any, text: str) -> None:
 def test_json_of_no_schedules_is_refused(text: Any) -> None:
     with pytest.raises(ScheduleError, match="no JSON of schedules"):
         from_json(text)
+
+
+def test_names_that_are_no_text_are_not_written() -> None:
+    with pytest.raises(ScheduleError, match="no Unicode text"):
+        to_json({"\ud800": tw.schedules.Loop(tile=(1, 4))})

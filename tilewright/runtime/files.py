@@ -49,8 +49,10 @@ def replacing(path: Path, *, sync: bool = True) -> Generator[Path]:
         if sync:
             _sync(temporary)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename == str(temporary):
+            error.filename = str(path)
         raise
     if sync:
         _sync(path.parent)

@@ -177,8 +177,9 @@ def test_a_save_through_a_link_replaces_what_it_points_to(tmp_path):
 def test_a_failed_save_leaves_the_old_file(tmp_path):
     program = make_saved(tmp_path / "p.twp")
     content = (tmp_path / "p.twp").read_bytes()
-    with pytest.raises(OSError, match="directory"):
+    with pytest.raises(FileNotFoundError, match="directory") as raised:
         program.save(tmp_path / "no" / "p.twp")
+    assert raised.value.filename == str(tmp_path / "no" / "p.twp")
     broken = make_manifest(inputs=(), outputs=(), constants=manifest.place_constants([4, 4]))
     with pytest.raises(ValueError, match="zip"):
         container.write(tmp_path / "p.twp", broken, b"", b"", (np.ones(4, np.uint8),))

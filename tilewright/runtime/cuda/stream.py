@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tilewright.errors import ArgumentError
+from tilewright.errors import ArgumentError, user_location
 
 if TYPE_CHECKING:
     from tilewright.runtime.cuda.driver import Driver
@@ -41,10 +41,9 @@ def stream_of(given: object) -> Stream:
         return given
     handle = _handle(given)
     if handle is None:
-        raise ArgumentError(
-            f"{given!r} is not a CUDA stream",
-            help="pass a stream of torch, CuPy or cuda.core, or the driver's handle of one as an integer",
-        )
+        message = f"{given!r} is not a CUDA stream"
+        help = "pass a stream of torch, CuPy or cuda.core, or the driver's handle of one as an integer"
+        raise ArgumentError(message, location=user_location(), help=help)
     return Stream(handle or LEGACY_DEFAULT, given)
 
 

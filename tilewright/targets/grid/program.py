@@ -35,7 +35,7 @@ from tilewright.runtime.arguments import check_host_output, listed_outputs
 from tilewright.runtime.array_spec import ArraySpec
 from tilewright.runtime.grid.code import GridCode
 from tilewright.runtime.grid.program import GridFile
-from tilewright.runtime.host_program import check_steps
+from tilewright.runtime.host_program import Launch, Step, all_steps, check_steps
 from tilewright.runtime.manifest import Alias, Manifest, place_constants
 from tilewright.runtime.shared_constants import Keep
 from tilewright.semantics.cores import ProgramRun
@@ -242,6 +242,18 @@ def _constant(spec: ArraySpec, content: Tensor) -> Tensor:
     return content.view(by_name(spec.dtype).numpy).reshape(spec.shape)
 
 
+def _check_whole_arrays(
+    steps: Sequence[Step], kernels: Sequence[tuple[str, Sequence[int]]], sizes: Sequence[int]
+) -> None:
+    """Check that kernels take arrays and constants whole; slots of the arena may be larger than what is in them."""
+    for step in all_steps(steps):
+        if isinstance(step, Launch):
+            name, parameters = kernels[step.kernel]
+            for number, nbytes in zip(step.buffers, parameters, strict=True):
+                if number < len(sizes) and nbytes != sizes[number]:
+                    raise ValueError(f"kernel `{name}` takes {nbytes} bytes of an array of {sizes[number]}")
+
+
 def _check(manifest: Manifest, core: CoreProgram) -> None:
     """Check that kernels, steps, arrays and storage fit together."""
     host = core.host
@@ -253,5 +265,6 @@ def _check(manifest: Manifest, core: CoreProgram) -> None:
         raise ValueError("the host program has other constants than the manifest")
     parameters = [(name, [ref_bytes(ref) for ref in core.kernels[name].refs]) for name in host.kernels]
     check_steps(manifest.name, host.steps, parameters, sizes)
+    _check_whole_arrays(host.steps, parameters, sizes[: len(arrays) + len(core.constants)])
     for text in core.storage.values():
         parse_storage(text)
