@@ -257,7 +257,10 @@ FORGED = {
     "an operation that is none": (lambda m, t, s: (m, t.replace("cores.pack", "cores.bag", 1), s), "not registered"),
     "a type that is none": (lambda m, t, s: (m, t.replace("xf32>", "xf33>", 1), s), "does not hold a program"),
     "an operation of another phase": (lambda m, t, s: (m, t.replace("cores.program", "tile.for", 1), s), "not hold"),
-    "a kernel of smaller arrays": (lambda m, t, s: (m, t.replace("ref<tensor<40x64", "ref<tensor<8x64", 1), s), "2048 "),
+    "a kernel of smaller arrays": (
+        lambda m, t, s: (m, t.replace("ref<tensor<40x64", "ref<tensor<8x64", 1), s),
+        "2048 ",
+    ),
     "another kernel": (lambda m, t, s: (m, t.replace('sym_name = "', 'sym_name = "other_', 1), s), "kernels are not"),
     "sources of another form": (lambda m, t, s: (m, t, b"\xc1"), "does not hold a program"),
     "no such buffer": (
