@@ -23,6 +23,8 @@ from tests.passes.pass_support import parse, unit_of
 from tilewright import dtypes
 from tilewright.dialects import scheduled
 from tilewright.dialects.scheduled import asynchronous
+from tilewright.driver.compile import build_executable
+from tilewright.errors import ScheduleError
 from tilewright.machines.machine import load
 from tilewright.passes.base import Unit
 from tilewright.passes.kernels import attention_warpgroups
@@ -102,6 +104,8 @@ def check(program: CudaProgram, arrays: list[Tensor], wanted: Tensor) -> None:
         (attention, "f16", 1, (1, 1, 72, 48), (1, 1, 300, 48)),
         (causal, "f16", 1, (1, 2, 200, 32), (1, 1, 200, 32)),
         (causal, "bf16", 2, (1, 1, 264, 64), (1, 1, 264, 64)),
+        (attention, "bf16", 3, (1, 1, 392, 64), (1, 1, 264, 64)),
+        (causal, "f16", 3, (1, 1, 392, 64), (1, 1, 392, 64)),
     ],
 )
 def test_heads(
@@ -310,20 +314,56 @@ def test_what_is_left_out_is_found(by_groups: Make, broken: str) -> None:
 # ---- what is chosen, and machine code -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("width", "groups"), [(64, 2), (128, 2), (256, 1)])
-def test_large_attention_is_clean(width: int, groups: int) -> None:
-    heads = tw.ShapeDtype((2, 8, 2048, width), tw.bf16)
-    program = built(tw.jit(causal).lower(heads, heads, heads), "cuda:sm_90a")
+@pytest.mark.parametrize(
+    ("function", "width", "groups"),
+    [(causal, 64, 2), (causal, 128, 2), (causal, 256, 1), (attention, 64, 3), (attention, 128, 2)],
+)
+def test_large_attention_is_clean(function: Callable[..., Any], width: int, groups: int) -> None:
+    heads = tw.ShapeDtype((2, 8, 4096, width), tw.bf16)
+    program = built(tw.jit(function).lower(heads, heads, heads), "cuda:sm_90a")
     counts = check_clean(program)
     # Both products, and the first and the last of them outside of the loop: steps of 16 along heads and keys.
-    keys = 128 if groups == 2 else 64
+    keys = 64 if groups == 1 else 128
     assert counts["HGMMA"] == 2 * (width // 16 + keys // 16)
     assert counts["UTMALDG"] >= 5
     assert not {"HMMA", "LDGSTS", "LDSM"} & set(counts)
     ((_, taken),) = program.cost()["kernels"].items()
     # Where registers are reallocated, the warp that copies is a warpgroup.
-    assert taken["threads"] == 128 * groups + (128 if width == 128 else 32)
+    assert taken["threads"] == 128 * groups + (128 if width == 128 or groups == 3 else 32)
     assert "wgmma.wait_group.sync.aligned 1" in "".join(program.ptx.values())
+
+
+@pytest.mark.parametrize(
+    ("queries", "heads", "width", "function", "groups"),
+    [
+        (4096, 32, 64, attention, 3),
+        (4096, 32, 64, causal, 2),  # masks take registers
+        (4096, 32, 128, attention, 2),  # results take registers
+        (1024, 64, 64, attention, 2),  # six tiles of 192 queries have 128 too many
+        (4096, 5, 64, attention, 2),  # three would leave SMs without a tile
+        (4096, 2, 64, attention, 1),
+    ],
+)
+def test_warpgroups_of_a_tile(queries: int, heads: int, width: int, function: Callable[..., Any], groups: int) -> None:
+    type = tw.ShapeDtype((1, heads, queries, width), tw.bf16)
+    schedules = tw.jit(function).lower(type, type, type).compile("cuda:sm_90a").schedules
+    ((_, chosen),) = schedules.items()
+    assert isinstance(chosen, tw.schedules.Attention)
+    assert chosen.warpgroups == groups
+
+
+@pytest.mark.parametrize(("keys", "admitted"), [(64, True), (96, True), (128, False)])
+def test_steps_of_a_causal_mask_divide_the_rows_of_a_tile(keys: int, admitted: bool) -> None:
+    """The blocks that a tile sees are whole ones more than those of the tile before it."""
+    type = tw.ShapeDtype((1, 1, 768, 64), tw.bf16)
+    schedule = tw.schedules.Attention(rows=192, keys=keys, warpgroups=3)
+    graph = tw.jit(causal).lower(type, type, type).graph
+    if not admitted:
+        with pytest.raises(ScheduleError, match="does not admit rows=192 and keys=128 on 3 warpgroups"):
+            build_executable(graph, "cuda:sm_90a", (), schedule=schedule)
+        return
+    arrays = random("bf16", *[(1, 1, 768, 64)] * 3)
+    check(build_executable(graph, "cuda:sm_90a", (), schedule=schedule), arrays, expected(*arrays, True))
 
 
 # ---- registers ------------------------------------------------------------------------------------------------------

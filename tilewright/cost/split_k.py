@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
-from tilewright.cost.warps.products import WarpProduct, warp_product_seconds
+from tilewright.cost.warps.products import Epilogue, WarpProduct, warp_product_seconds
 from tilewright.machines.machine import Machine
 
 # Numbers of parts that are looked at, four for each doubling.
@@ -63,7 +63,7 @@ def _cuts(product: WarpProduct) -> Iterator[tuple[int, int]]:
 
 
 def _seconds(product: WarpProduct, part: int, parts: int, machine: Machine) -> float:
-    cut = replace(product, depth=part, batches=product.batches * parts, is_followed=False)
+    cut = replace(product, depth=part, batches=product.batches * parts, epilogue=Epilogue.NONE)
     multiplied_s = max(warp_product_seconds(cut, machine), _reading_seconds(product, machine))
     return multiplied_s + machine.fork_join_s + _adding_seconds(product, parts, machine)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from math import ceil
 
 from tilewright.cost.tiles import MatmulTile
@@ -25,7 +26,7 @@ REGISTERS_BESIDE = 56
 _REGISTER_BYTES = 4
 # Results of a thread that leave room for what is done with them: of 128 the assembler spills those of a bias, a GELU
 # and a residual.
-_MOST_FOLLOWED = 64
+_MOST_WITH_EPILOGUE = 64
 # Tiles whose operands pass through registers have four warps, and room for them in each thread.
 _MOST_RESULTS_BY_REGISTERS = 128 * 64
 _FEW_SIDES, _FEW_DEPTHS = (16, 32, 64, 128), (16, 32)
@@ -46,11 +47,18 @@ _COPY_CYCLES = 4
 _SCATTERED_CYCLES = 4
 
 
+class Epilogue(Enum):
+    """What is done with the result of a matmul before it is stored: nothing; a bias, a residual and functions of one
+    instruction; or more."""
+
+    NONE, LIGHT, HEAVY = range(3)
+
+
 @dataclass(frozen=True)
 class WarpProduct:
     """`batches` matmuls of `rows` x `depth` with `depth` x `columns`, of type `operand`, or the right one of a type
     `right` as wide. `piece_bytes`: what a lane copies at once of the windows of both operands, where they can be copied
-    ahead; else 0. `is_followed`: more is done with the result than to store it, which takes registers next to it.
+    ahead; else 0. `epilogue`: what is done with the result before it is stored, which takes registers next to it.
     `scattered`: whether elements of the left and of the right operand come into registers one by one: they are not
     along the depth, or begin anywhere. `trips`: how often a depth is gone through, each with elements of its own."""
 
@@ -61,7 +69,7 @@ class WarpProduct:
     accumulator: DType
     batches: int = 1
     piece_bytes: int = 0
-    is_followed: bool = False
+    epilogue: Epilogue = Epilogue.NONE
     right: DType | None = None
     scattered: tuple[bool, bool] = (False, False)
     trips: int = 1
@@ -173,10 +181,12 @@ def _by_family(
         return
     if family.sums_in_tensor_memory and (tile.rows != atom.rows or product.piece_bytes % TENSOR_COPY_BYTES):
         return  # one accumulator, fed by tensor copies
+    # Results in tensor memory are loaded for the epilogue, next to what it loads.
+    light = Epilogue.NONE if family.sums_in_tensor_memory else Epilogue.LIGHT
+    most = _MOST_OF_WARPGROUPS if product.epilogue in (Epilogue.NONE, light) else _MOST_WITH_EPILOGUE
     for groups in _WARPGROUPS:
         warps = family.warps * groups
         results = tile.rows * tile.columns // (machine.axes["lane"] * warps)
-        most = _MOST_FOLLOWED if product.is_followed else _MOST_OF_WARPGROUPS
         own_rows = atom.rows if family.sums_in_tensor_memory else groups * atom.rows
         if tile.rows % own_rows == 0 and tile.columns % atom.columns == 0 and results <= most:
             yield WarpSchedule(tile, warps, (warps, 1), stages, family)
@@ -194,7 +204,7 @@ def _splits(product: WarpProduct, tile: MatmulTile, atom: MatrixAtom, machine: M
             sums = rows * columns // lanes
             # A step of both operands, and the next one.
             operands = 2 * (rows + columns) * row_bytes // (lanes * _REGISTER_BYTES)
-            most = _MOST_FOLLOWED if product.is_followed else registers
+            most = registers if product.epilogue == Epilogue.NONE else _MOST_WITH_EPILOGUE
             if sums <= most and sums + operands + REGISTERS_BESIDE <= registers:
                 yield down, warps // down
 

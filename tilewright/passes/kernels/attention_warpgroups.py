@@ -24,12 +24,12 @@ from tilewright.passes.warps.tensor_windows import MOST_DIMS
 
 # Keys of a step. Many hide more of what a step waits for, and rescale results less often; two warpgroups have registers
 # for them, with heads of 128 if `scheduled-share-registers` gives them.
-_KEYS, _MANY_KEYS = STEPS_OF_KEYS = 64, 128
-# What many keys may add to the keys of a head, which are filled up to whole steps.
+_KEYS, _, _MANY_KEYS = STEPS_OF_KEYS = 64, 96, 128
+# What larger steps of keys, or tiles of queries, may add to those of a head, which are filled up to whole ones.
 _MOST_FILLED = 1.1
-# The widest results for which the threads of so many warpgroups have registers beside scores and weights: those of two
-# share the registers of a multiprocessor with a warp that copies (168 each), one alone has all that there are.
-_MOST_COLUMNS = {2: 128, 1: 256}
+# The widest results for which the threads of so many warpgroups have registers beside scores and weights: those of
+# three and two share the registers of a multiprocessor with a warp that copies, one alone has all that there are.
+_MOST_COLUMNS = {3: 64, 2: 128, 1: 256}
 # Heads are made of whole lines of the copies.
 _LINE_BYTES = 32
 
@@ -89,12 +89,13 @@ def chain_of(
             return None  # a thread has a row of the result
         groups, rows, keys = 1, atom.rows, _KEYS
     else:
-        groups = wanted[0] or _groups(shape, row_dim, atom.rows, machine)
+        groups = wanted[0] or _groups(shape, row_dim, atom.rows, max(widths), offset is not None, machine)
         groups = groups if widths[1] <= _MOST_COLUMNS[2] else 1
-        # Not more keys than queries, so that what a causal mask leaves is whole steps more from tile to tile.
         rows = atom.rows * groups
-        few = max(widths) > _MOST_COLUMNS[2] or wanted[1] == _KEYS
-        keys = min(_KEYS if few else wanted[1] or _keys_of_step(shape[-1]), _MANY_KEYS, rows)
+        keys = _KEYS if max(widths) > _MOST_COLUMNS[2] else wanted[1] or _keys_of_step(shape[-1])
+        if offset is not None and rows % keys:
+            keys = _KEYS  # what a causal mask leaves is whole steps more from tile to tile
+        keys = min(keys, rows)
     tiles = -(-shape[row_dim] // rows)
     if offset is not None and shape[row_dim] + offset > shape[-1]:
         return None  # blocks beyond the keys would not be hidden from the last rows
@@ -121,7 +122,13 @@ def _is_copied(value: SSAValue) -> bool:
     return isinstance(value, BlockArgument) and aligned and type.rank <= MOST_DIMS
 
 
-def _groups(shape: Sequence[int], row_dim: int, rows: int, machine: Machine) -> int:
-    """Two warpgroups, each of some rows, share what is copied, unless that leaves multiprocessors without a tile."""
-    others = prod(shape[:-1]) // shape[row_dim]
-    return 2 if others * (shape[row_dim] // (2 * rows)) >= machine.cores else 1
+def _groups(shape: Sequence[int], row_dim: int, rows: int, width: int, is_masked: bool, machine: Machine) -> int:
+    """Several warpgroups, each of some rows, share what is copied, unless that leaves multiprocessors without a tile:
+    three, whose softmax and matmuls overlap best, where there are registers for them, and masks take none."""
+    queries = shape[row_dim]
+    others = prod(shape[:-1]) // queries
+    if others * (queries // (2 * rows)) < machine.cores:
+        return 1
+    of_three = -(-queries // (3 * rows))
+    fills = others * of_three >= machine.cores and of_three * 3 * rows <= _MOST_FILLED * queries
+    return 3 if fills and width <= _MOST_COLUMNS[3] and not is_masked else 2

@@ -13,7 +13,6 @@ from tilewright.dialects.base import array_type
 from tilewright.machines.machine import Machine
 from tilewright.passes.kernels.attention_warpgroups import STEPS_OF_KEYS
 from tilewright.passes.kernels.lower_attention_group import LEAST_KEYS, LEAST_ROWS, AttentionParts, query_dim
-from tilewright.passes.kernels.lower_contract_group import has_more
 from tilewright.passes.kernels.lower_convolve_group import convolve_of
 from tilewright.passes.kernels.lower_loop_group import loop_space
 from tilewright.passes.kernels.lower_ordered_group import PART_COLUMNS, axis_of, ordered_op
@@ -33,6 +32,7 @@ from tilewright.passes.kernels.warp_attention import (
     registers_of,
     rounded_operands,
 )
+from tilewright.passes.kernels.warp_epilogues import epilogue_of
 from tilewright.passes.kernels.warp_products import contract_product, is_multiplied_by_warps, row_product
 
 # Elements that the threads of a block hold in registers at a time.
@@ -129,7 +129,7 @@ def _check_convolution(group: array.FusedOp, schedule: schedules.Convolution, ma
     if schedule.family is None or not is_multiplied_by_warps(op, machine):
         check_rows(op, schedule, _LEAST_DEPTH)
         return
-    product = replace(row_product(op, machine), is_followed=has_more(group, op))
+    product = replace(row_product(op, machine), epilogue=epilogue_of(group, op))
     as_matmul = schedules.WarpMatmul(
         tile=schedule.tile, warps=schedule.warps, across=schedule.across, family=schedule.family
     )

@@ -25,7 +25,7 @@ from tilewright.passes.kernels.lower_attention_group import (
     key_steps,
     query_dim,
 )
-from tilewright.passes.kernels.lower_contract_group import ContractPlan, contract_of, has_more
+from tilewright.passes.kernels.lower_contract_group import ContractPlan, contract_of
 from tilewright.passes.kernels.lower_convolve_group import (
     convolve_of,
     convolve_plan,
@@ -47,6 +47,7 @@ from tilewright.passes.kernels.warp_attention import (
     registers_of,
     rounded_operands,
 )
+from tilewright.passes.kernels.warp_epilogues import epilogue_of
 from tilewright.passes.kernels.warp_limits import (
     BLOCK_ELEMENTS,
     WARP_LINE_BYTES,
@@ -247,7 +248,7 @@ def _convolve_by_instructions(
     none may have rows of two groups of channels."""
     if not is_multiplied_by_warps(op, machine):
         return None
-    product = replace(row_product(op, machine), is_followed=has_more(group, op))
+    product = replace(row_product(op, machine), epilogue=epilogue_of(group, op))
     schedule = warp_schedule(product, machine)
     tile = schedule.tile
     if schedule.across is None or schedule.family is None or (op.groups > 1 and product.rows % tile.rows):

@@ -23,7 +23,8 @@ from tilewright.passes.kernels.contract_facts import (
     multiplied_types,
     result_dims,
 )
-from tilewright.passes.kernels.lower_contract_group import contract_of, has_more
+from tilewright.passes.kernels.lower_contract_group import contract_of
+from tilewright.passes.kernels.warp_epilogues import epilogue_of
 
 # What a lane may copy at once.
 _PIECES_BYTES = (16, 8, 4)
@@ -56,7 +57,7 @@ def contract_product(group: array.FusedOp, machine: Machine) -> WarpProduct:
     """Facts of the matmul of a `contract` group for the cost model of warps."""
     op = contract_of(group)
     pieces = [_piece_bytes(op, operand) for operand in range(2)]
-    return replace(warp_product(op, pieces, machine), is_followed=has_more(group, op))
+    return replace(warp_product(op, pieces, machine), epilogue=epilogue_of(group, op))
 
 
 def _piece_bytes(op: array.ContractOp, operand: int) -> int:
