@@ -48,8 +48,8 @@ _SCATTERED_CYCLES = 4
 
 
 class Epilogue(Enum):
-    """What is done with the result of a matmul before it is stored: nothing; a bias, a residual and functions of one
-    instruction; or more."""
+    """Work on the result of a matmul before it is stored: none; a bias, a residual and functions of one instruction; or
+    more."""
 
     NONE, LIGHT, HEAVY = range(3)
 

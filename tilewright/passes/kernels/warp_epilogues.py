@@ -17,7 +17,7 @@ _MOST_RESIDUALS = 1
 
 
 def epilogue_of(group: array.FusedOp, op: array.ContractOp | array.ConvolveOp) -> Epilogue:
-    """What a group does with the result of its matmul."""
+    """The epilogue of a group's matmul."""
     if not has_more(group, op):
         return Epilogue.NONE
     return Epilogue.LIGHT if _is_light(group, op) else Epilogue.HEAVY
