@@ -34,6 +34,10 @@ def test_default_types():
     assert [str(r.dtype) for r in results] == ["float32", "float32", "float32", "int64", "float32", "bool"]
 
 
+def test_the_length_is_the_size_of_the_first_axis():
+    same(run(lambda x: tw.full(2, len(x)), np.zeros((5, 3), np.float32)), np.full(2, 5))
+
+
 def test_full_of_a_traced_number():
     same(run(lambda x: tw.full((2, 3), x), np.float64(2.5)), np.full((2, 3), 2.5))
     same(run(lambda x: tw.full_like(np.zeros((2,), np.float32), x), 3), np.full((2,), 3, np.float32))
