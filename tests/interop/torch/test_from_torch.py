@@ -87,6 +87,20 @@ def test_arguments_go_by_their_names_in_any_order() -> None:
         torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("exported", [2.5, 3, True, "double", None], ids=str)
+def test_an_argument_that_is_no_tensor_keeps_the_value_of_the_export(exported: Any) -> None:
+    class Scaled(nn.Module):
+        def forward(self, x: Any, by: Any) -> Any:
+            return x * by if isinstance(by, int | float) else x * 2
+
+    x = torch.randn(3)
+    run = tw.from_torch(Scaled(), x, exported)
+    torch.testing.assert_close(run(x, exported), Scaled()(x, exported))
+    for other in (7, "half", x):
+        with pytest.raises(ArgumentError, match=f"'by' is part of the program as {exported!r}, got "):
+            run(x, other)
+
+
 @pytest.mark.parametrize(
     ("args", "kwargs", "message"),
     [

@@ -78,7 +78,10 @@ class TorchModel:
         signature = self._program.graph_signature
         self._constants = _constants(self._program)
         _refuse_mutation(signature)
-        given = {spec.arg.name for spec in signature.input_specs if spec.kind.name == "USER_INPUT"}
+        arguments = [spec.arg for spec in signature.input_specs if spec.kind.name == "USER_INPUT"]
+        given = {argument.name for argument in arguments}
+        # Numbers, flags, strings and None that the module was exported with; no node reads them.
+        self._fixed = {argument.name: argument.value for argument in arguments if hasattr(argument, "value")}
         placeholders = [n for n in self._module.graph.nodes if n.op == "placeholder"]
         self._order = [(n, n.name in given) for n in placeholders]
         self.inputs = tuple(_spec(n) for n, is_given in self._order if is_given)
@@ -131,7 +134,11 @@ class TorchModel:
     def _leaves(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[Any]:
         """The tensors and numbers of a call, in the order of the inputs, checked against what was exported."""
         sizes: dict[str, int] = {}
-        return [_checked(spec, leaf, sizes) for spec, leaf in zip(self.inputs, self._flat(args, kwargs), strict=True)]
+        pairs = zip(self.inputs, self._flat(args, kwargs), strict=True)
+        return [
+            _fixed(spec.name, leaf, self._fixed[spec.name]) if spec.name in self._fixed else _checked(spec, leaf, sizes)
+            for spec, leaf in pairs
+        ]
 
     def _flat(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[Any]:
         """The arguments in the order of the inputs: keywords and keys of dicts by their names, in any order. As many
@@ -320,6 +327,20 @@ def _spec(node: FxNode) -> TensorSpec:
         return TensorSpec(node.name, None, ())
     shape = tuple(n if isinstance(n, int) else str(n) for n in value.shape)
     return TensorSpec(node.name, dtype_of(value.dtype), shape)
+
+
+def _fixed(name: str, value: object, exported: object) -> object:
+    """A number that stands for an argument that is part of the program.
+
+    Raises:
+        ArgumentError: the argument is another one than the module was exported with.
+    """
+    is_plain = value is None or isinstance(value, bool | int | float | complex | str | np.generic)
+    if not is_plain or value != exported:
+        got = repr(value) if is_plain else f"a {type(value).__name__}"
+        message = f"the input {name!r} is part of the program as {exported!r}, got {got}"
+        raise located(ArgumentError(message, help="export the module with this value, or with a tensor in its place"))
+    return exported if is_scalar(exported) else 0
 
 
 def _checked(spec: TensorSpec, value: Any, sizes: dict[str, int]) -> Any:
