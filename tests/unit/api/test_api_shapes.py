@@ -280,7 +280,7 @@ def test_unstack_and_broadcast_arrays():
     assert tw.broadcast_shapes((2, 1), (3,), ()) == (2, 3)
 
 
-@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric", "wrap"])
 @pytest.mark.parametrize("widths", [1, (2, 0), ((1, 0), (0, 2), (3, 1)), 0], ids=str)
 def test_pad(widths, mode):
     same(run(lambda x: tw.pad(x, widths, mode), X), np.pad(X, widths, mode))

@@ -89,7 +89,7 @@ class TorchModel:
         self.outputs = tuple(_spec(n) for n in self._returned if hasattr(n, "op"))
         # The program's own `call_spec` makes a class whenever it is read.
         self._arguments, self._results = self._program.call_spec
-        self._names = self._program.module_call_graph[0].signature.forward_arg_names or []
+        self._names: list[str] = self._program.module_call_graph[0].signature.forward_arg_names or []
         self._dims = dict(dims or {})
         check_dims(self._dims, [spec.shape for spec in self.inputs])
         self._functions: OrderedDict[Any, JitFunction] = OrderedDict()
@@ -165,7 +165,7 @@ class TorchModel:
         positional, by_keyword = self._arguments.children()
         if len(args) == positional.num_children:
             return args, dict(kwargs)
-        names = [*self._names[: positional.num_children], *by_keyword.context]
+        names: list[str] = [*self._names[: positional.num_children], *by_keyword.context]
         given = dict(zip(names, args, strict=False))
         repeated = given.keys() & kwargs.keys()
         if repeated or len(given) != len(args) or {*given, *kwargs} != {*names}:
@@ -339,7 +339,7 @@ def _fixed(name: str, value: object, exported: object) -> object:
     if not is_plain or value != exported:
         got = repr(value) if is_plain else f"a {type(value).__name__}"
         message = f"the input {name!r} is part of the program as {exported!r}, got {got}"
-        raise located(ArgumentError(message, help="export the module with this value, or with a tensor in its place"))
+        raise located(ArgumentError(message, help="export the module with this value, or with a tensor instead"))
     return exported if is_scalar(exported) else 0
 
 
