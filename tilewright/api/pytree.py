@@ -117,7 +117,7 @@ def unflatten(structure: Structure, leaves: Iterator[object]) -> Any:
     if kind is tuple:
         return tuple(children)
     if kind is dict or kind is OrderedDict:
-        return kind(zip(structure.keys, children, strict=True))
+        return structure.kind(zip(structure.keys, children, strict=True))
     if kind is ComplexArray or issubclass(structure.kind, tuple):
         return kind(*children)
     rebuilt = object.__new__(kind)
