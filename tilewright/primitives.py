@@ -408,7 +408,8 @@ def _arg_reduce(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...
     if attributes["fn"] not in ("maximum", "minimum"):
         raise ArgumentError(f"`arg_reduce` takes `maximum` or `minimum`, not `{attributes['fn']}`")
     if operand.shape[axis] == 0:
-        raise ShapeError("`arg_reduce` over an axis of size 0 has no answer", help="reduce over a non-empty axis")
+        name = "argmax" if attributes["fn"] == "maximum" else "argmin"
+        raise ShapeError(f"`{name}` over an axis of size 0 has no answer", help="reduce over a non-empty axis")
     return (ArrayType(_without(operand.shape, (axis,)), dtypes.i64),)
 
 

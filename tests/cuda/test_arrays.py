@@ -103,7 +103,7 @@ def test_softmax_of_any_width(shape: tuple[int, ...]) -> None:
 
 
 def test_sorts_are_refused() -> None:
-    with pytest.raises(tw.errors.UnsupportedOnTargetError, match="not compiled for warps yet"):
+    with pytest.raises(tw.errors.UnsupportedOnTargetError, match="not compiled for GPUs yet"):
         run(tw.sort, random(40))
 
 

@@ -49,5 +49,5 @@ def test_schedules_are_in_order(make: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("make", [m for m in PROGRAMS if m.__name__ in UNSUPPORTED], ids=lambda make: make.__name__)
 def test_what_is_not_there_yet_is_said(make: Callable[..., Any]) -> None:
     program, _, _ = expected_of(make)
-    with pytest.raises(UnsupportedOnTargetError, match="for warps yet"):
+    with pytest.raises(UnsupportedOnTargetError, match="for GPUs yet"):
         compile_module(build_module(program), program.constants, "cuda:sm_90a")

@@ -35,7 +35,7 @@ def test_mistakes_in_a_call() -> None:
     x = _floats(4, 6)
     cases: list[tuple[type[TilewrightError], str, tuple[Any, ...], dict[str, Any]]] = [
         (ShapeError, "M is 4 in `x` but 5 in `y`", (x, _floats(5, 6), x.copy()), {"b": 2}),
-        (ShapeError, '`x` has 1 axes (4,), but `add` declares "M N"', (_floats(4), x, x.copy()), {"b": 2}),
+        (ShapeError, '`x` has the shape (4,), but `add` declares "M N"', (_floats(4), x, x.copy()), {"b": 2}),
         (DTypeError, "`y` is f64, but `add` declares f32", (x, x.astype(float), x.copy()), {"b": 2}),
         (DTypeError, "complex64", (x.astype(np.complex64), x, x.copy()), {"b": 2}),
         (ArgumentError, "`add` takes 3 arrays (x, y, z), got 1", (x,), {"b": 2}),

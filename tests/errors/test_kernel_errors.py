@@ -139,10 +139,13 @@ CASES = [
     ("z = tw.nn.softmax(x[i])", UnsupportedSyntaxError, "`tw.nn.softmax`", "tw.nn.softmax(x[i])", "tw.exp"),
     ("z = tw.std(x[i], axis=1)", UnsupportedSyntaxError, "a call of `tw.std`", "tw.std(x[i], axis=1)", "tw.var"),
     ("z = tw.roll(x[i], 1)", UnsupportedSyntaxError, "a call of `tw.roll`", "tw.roll(x[i], 1)", "outside the kernel"),
-    ("z = tw.linspace(0, 1, 4)", ArgumentError, "outside a traced program", "tw.linspace(0, 1, 4)", ""),
+    ("z = tw.linspace(0, 1, 4)", UnsupportedSyntaxError, "`tw.linspace`", "tw.linspace(0, 1, 4)", "tw.arange(n)"),
+    ("z = tw.random.key(0)\nz = tw.random.uniform(z, (4,))", UnsupportedSyntaxError, "random.uniform", None, "hash"),
     # names
     ("z = qqqqqq", UnknownNameError, "`qqqqqq` is not defined", "qqqqqq", "assign it"),
     ("block = 3\nz = blok", UnknownNameError, "`blok` is not defined", "blok", "did you mean `block`?"),
+    ("z = tw.program_id(0)", UnknownNameError, "no attribute `program_id`", "tw.program_id", "`for i in tw.grid("),
+    ("tw.atomic_add(y, i, x[i])", UnknownNameError, "`atomic_add`", "tw.atomic_add", "one sum for each grid point"),
     ("z = tw.exq(x[i])", UnknownNameError, "has no attribute `exq`", "tw.exq", "did you mean `exp`?"),
     (
         *("for i in tw.grid((8,), (4,)):\n    if i.index == 1: y[i] = x[i]", UnknownNameError),
@@ -181,6 +184,15 @@ CASES = [
         "tw.grid(x, (4, 4, 4))",
         "one block",
     ),
+    (
+        "for j, k in tw.grid((8, 16), 4): pass",
+        ShapeError,
+        "the block sizes (4,) for the sizes (8, 16)",
+        None,
+        "per size",
+    ),
+    ("z = tw.arange(i, 8)", ShapeError, "no compile-time size", "tw.arange(i, 8)", "`i + tw.arange(8)`"),
+    ("z = tw.arange(4, 2)", ShapeError, "from 4 to 2", "tw.arange(4, 2)", "rising order"),
     ("w = x[i]\nfor t in range(20): w = w[:, 0:8]", ShapeError, "`w` has shape (4, 16) before the loop", None, "keeps"),
     ("z = tw.squeeze(x[i], axis=0)", ShapeError, "not of size 1", "tw.squeeze(x[i], axis=0)", "size 1"),
     # element types
@@ -465,6 +477,12 @@ def test_mistakes_in_the_signature(signature: str, sentence: str) -> None:
         kernel_of("pass", signature)
     assert sentence in caught.value.message
     assert caught.value.help
+
+
+def test_the_help_for_a_number_as_a_parameter_is_an_array_without_axes() -> None:
+    with pytest.raises(KernelSignatureError) as caught:
+        kernel_of("pass", "x: float, y: tw.Out['N']")
+    assert '`x: tw.In[""]`' in (caught.value.help or "")
 
 
 def test_annotations_are_located() -> None:

@@ -15,6 +15,7 @@ from tilewright.dtypes import DType, DTypeLike
 from tilewright.errors import (
     ArgumentError,
     DataDependentShapeError,
+    ShapeError,
     TilewrightError,
     UnsupportedSyntaxError,
     user_location,
@@ -137,25 +138,28 @@ class Array:
         _refuse("the integer value of", "use `x[i]`, `tw.dynamic_slice` or `tw.fori_loop`, which take traced integers")
 
     def __float__(self) -> float:
-        _refuse("the number in", "keep it as an array, or pass it in `static_argnames`")
+        _refuse("the value of", "keep it as an array, or pass it in `static_argnames`")
 
     def __complex__(self) -> complex:
-        _refuse("the number in", "keep it as an array")
+        _refuse("the value of", "keep it as an array")
 
     def item(self) -> NoReturn:
-        _refuse("the number in", "return the array from the function and read it outside")
+        _refuse("the value of", "return the array from the function and read it outside")
 
     def tolist(self) -> NoReturn:
-        _refuse("the contents of", "return the array from the function and read it outside")
+        _refuse("the content of", "return the array from the function and read it outside")
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NoReturn:
-        _refuse("the contents of", "use the function of the same name in `tw` instead of the one in NumPy")
+        _refuse("the content of", "use the function of the same name in `tw` instead of the one in NumPy")
 
     def __len__(self) -> int:
-        _refuse("the length of", "use `x.shape[0]`")
+        if not self.ndim:
+            raise located(ShapeError("the length of an array without axes", help="give the array an axis: `x[None]`"))
+        return self.shape[0]
 
     def __iter__(self) -> NoReturn:
-        _refuse("iteration over", "use `tw.unstack(x)` for a few rows, or `tw.scan` or `tw.fori_loop`")
+        help = "use `tw.unstack(x)` for a few rows, or `tw.scan` or `tw.fori_loop`"
+        raise located(DataDependentShapeError("a Python loop over the rows of a traced array", help=help))
 
     def __contains__(self, item: object) -> bool:
         _refuse("membership in", "use `tw.any(x == item)`")

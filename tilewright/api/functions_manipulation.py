@@ -281,7 +281,7 @@ def tile(x: ArrayLike, repetitions: Sequence[int], /) -> Array:
 
 # ---- padding --------------------------------------------------------------------------------------------------------
 
-_MODES = ("constant", "edge", "reflect", "wrap")
+_MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
 
 
 def pad(
@@ -290,8 +290,8 @@ def pad(
     """`x` with elements added around each axis, as in NumPy.
 
     `pad_width` is a number, a pair (before, after) for all axes, or one pair per axis. New elements are
-    `constant_values`, or with "edge" the nearest element, with "reflect" the mirror image without the edge, with "wrap"
-    those of the opposite side.
+    `constant_values`, or with "edge" the nearest element, with "reflect" the mirror image without the edge, with
+    "symmetric" that with the edge, with "wrap" those of the opposite side.
 
     Raises:
         ArgumentError: an unknown mode or a negative width.

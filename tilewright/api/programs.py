@@ -182,13 +182,13 @@ class CompiledProgram(ABC):
 
     @locating
     def save(self, path: str) -> None:
-        """Write a program file that runs without the compiler.
+        """Write a program file that runs without the compiler. Its messages name inputs as the function does.
 
         Raises:
             ProgramFileError: the path is a directory, a pipe or a device.
             OSError: the file cannot be written.
         """
-        self.executable.save(path)
+        self.executable.save(path, self.lowered.names)
 
 
 def checked_target(target: object) -> str | None:

@@ -1,13 +1,15 @@
 """Nested containers of arrays: tuples, lists, dicts, dataclasses and None.
 
 A structure is a hashable value, so that it can be part of a cache key. Dicts are taken in the order of `repr` of their
-keys; dataclass fields with `metadata={"static": True}` belong to the structure.
+keys, and each `OrderedDict`, such as PyTorch's `state_dict`, in its own; dataclass fields with
+`metadata={"static": True}` belong to the structure.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -69,12 +71,12 @@ def flatten(tree: Any, leaves: list[Any], depth: int = 0) -> Structure:
     kind = _kind_of(tree)
     if kind is tuple or kind is list:
         return Structure(kind, tuple(range(len(tree))), tuple([flatten(child, leaves, depth + 1) for child in tree]))
-    if kind is dict:
-        keys = tuple(sorted(tree, key=repr))
+    if kind is dict or kind is OrderedDict:
+        keys = tuple(sorted(tree, key=repr) if kind is dict else tree)
         children = tuple([flatten(tree[key], leaves, depth + 1) for key in keys])
         if all(type(key) is str for key in keys):
-            return Structure(dict, keys, children)
-        return Structure(dict, keys, children, tuple([("key", StaticValue(key)) for key in keys]))
+            return Structure(kind, keys, children)
+        return Structure(kind, keys, children, tuple([("key", StaticValue(key)) for key in keys]))
     if tree is None:
         return _NONE
     if isinstance(tree, tuple) and hasattr(kind, "_fields"):
@@ -114,8 +116,8 @@ def unflatten(structure: Structure, leaves: Iterator[object]) -> Any:
         return children
     if kind is tuple:
         return tuple(children)
-    if kind is dict:
-        return dict(zip(structure.keys, children, strict=True))
+    if kind is dict or kind is OrderedDict:
+        return structure.kind(zip(structure.keys, children, strict=True))
     if kind is ComplexArray or issubclass(structure.kind, tuple):
         return kind(*children)
     rebuilt = object.__new__(kind)
@@ -137,6 +139,6 @@ def paths(structure: Structure, prefix: str = "") -> list[str]:
         return [prefix]
     found: list[str] = []
     for key, child in zip(structure.keys, structure.children, strict=True):
-        step = f"[{key!r}]" if structure.kind in (tuple, list, dict) else f".{key}"
+        step = f"[{key!r}]" if structure.kind in (tuple, list, dict, OrderedDict) else f".{key}"
         found.extend(paths(child, prefix + step))
     return found

@@ -36,7 +36,8 @@ def _only_in_kernels(name: str, instead: str) -> NoReturn:
 
 def grid(over: object, blocks: object) -> Any:
     """The parallel loop of a kernel: `for i, j in tw.grid(c, (bm, bn))` runs over blocks of the first axes of an array,
-    `tw.grid((M, N), (bm, bn))` over sizes. A block of None gives single positions."""
+    `tw.grid((M, N), (bm, bn))` over sizes. A block of None gives single positions; `tw.grid((M, N), None)` gives them
+    along every size."""
     _only_in_kernels("grid", "call it as the iterable of the kernel's outer loop")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib.util
+import inspect
 import re
 import sys
 import zlib
@@ -33,6 +34,20 @@ class Target:
     named: dict[str, Any]
 
     def lower(self) -> Any:
+        """The function, lowered for the arguments.
+
+        Raises:
+            ArgumentError: the function does not take these arguments.
+        """
+        from tilewright.api.jit import JitFunction
+
+        if isinstance(self.function, JitFunction):
+            signature = inspect.signature(self.function)
+            try:
+                signature.bind(*self.positional, **self.named)
+            except TypeError as error:
+                help = f"give --args for `{self.name}{signature}`"
+                raise ArgumentError(f"the arguments do not fit `{self.name}`: {error}", help=help) from None
         return self.function.lower(*self.positional, **self.named)
 
 

@@ -51,5 +51,5 @@ class DefinedExecutable(UnlinkedExecutable):
     def explain(self) -> str:
         return self._compiled.explain()
 
-    def save(self, path: str) -> None:
-        self._compiled.save(path)
+    def save(self, path: str, inputs: Sequence[str] = ()) -> None:
+        self._compiled.save(path, inputs)

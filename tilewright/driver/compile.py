@@ -150,14 +150,14 @@ class CompiledGraph(LinkedExecutable):
     def explain(self) -> str:
         return self.built.explain()
 
-    def save(self, path: str) -> None:
+    def save(self, path: str, inputs: Sequence[str] = ()) -> None:
         """Saved programs record no zones."""
         device = self.program.manifest.device
         if device is None or not device.records_zones:
-            self.program.save(path)
+            self.program.save(path, inputs)
             return
         with options(threads=self._threads, trace_file=None):
-            self._compiled(keep_stages=False).save(path)
+            self._compiled(keep_stages=False).save(path, inputs)
 
     def _with_stages(self) -> Executable:
         with options(threads=self._threads, trace_file=self._trace_file):

@@ -40,6 +40,7 @@ from tilewright.frontend.pyast_values import (
     is_flag,
     number_of,
 )
+from tilewright.frontend.tracing import NoTraceError
 
 MAX_INLINE_DEPTH = 32
 TRACED = (TileValue, Affine, TileIndex, Ref)
@@ -403,6 +404,7 @@ class Expressions(ABC):
             close = difflib.get_close_matches(name, dir(owner), 1)
             help = f"did you mean `{close[0]}`?" if close else "check the name"
             what = getattr(owner, "__name__", type(owner).__name__)
+            help = functions.ELSEWHERE.get(name, help) if what == "tilewright" else help
             self.fail(node, UnknownNameError, f"`{what}` has no attribute `{name}`", help)
 
     def _Subscript(self, node: ast.Subscript) -> Any:
@@ -469,6 +471,8 @@ class Expressions(ABC):
             self.unsupported(node, f"a call of `{ast.unparse(node.func)}`", functions.instead_of(function.__name__))
         try:
             return self.python(node, function, *args, **keywords)
+        except NoTraceError:
+            self.unsupported(node, f"a call of `{ast.unparse(node.func)}`", functions.instead_of(function.__name__))
         except TilewrightError as error:
             error.location = self.frame.source.location(node)  # it took the kernel's caller for the user's line
             raise

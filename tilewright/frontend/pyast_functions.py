@@ -50,6 +50,7 @@ _INSTEAD = {
     "fori_loop": "use `for t in range(n)`",
     "gelu": "write `0.5 * x * (1 + tw.erf(x * 0.7071067811865476))`",
     "iota": "use `tw.arange(n)`",
+    "linspace": "write `start + step * tw.arange(n)`",
     "log_softmax": "write `z = x - tw.max(x, axis=-1, keepdims=True)`, then `z - tw.log(tw.sum(tw.exp(z), axis=-1, "
     "keepdims=True))`",
     "scan": "use `for t in range(n)`",
@@ -59,6 +60,10 @@ _INSTEAD = {
     "stack": "use `tw.concat` of tiles with `tw.expand_dims`",
     "std": "write `tw.sqrt(tw.var(x))`",
     "take": "load the elements: `a[indices]`",
+    **dict.fromkeys(
+        ("bernoulli", "bits", "key", "normal", "randint", "uniform"),
+        "draw the numbers in an array program and pass them, or hash the positions: `^`, `*` and `>>` of `tw.u32`",
+    ),
     "while_loop": "use `for t in range(n)`, and `tw.where` for what depends on data",
 }
 
@@ -67,6 +72,17 @@ def instead_of(name: str) -> str:
     """The replacement, in a kernel, of a function of arrays."""
     default = "write it with `tw.exp`, `tw.sum` and the like, or call it on arrays, outside the kernel"
     return _INSTEAD.get(name, default)
+
+
+# What to write in a kernel for names that other languages of kernels have.
+ELSEWHERE = {
+    "atomic_add": "store one sum for each grid point, and add these by a second kernel or `tw.sum`",
+    "constexpr": "put the parameter after `*`",
+    "make_block_ptr": "index the array with grid indices or slices: `x[i, j]`, `x[a : a + 8]`",
+    "num_programs": "use `tw.cdiv(n, block)`, or `tw.num_tiles(x, axis, block)`",
+    "program_id": "take the index from the loop: `for i in tw.grid(y, block)`",
+    "static_range": "use `range(n)`, which is unrolled up to 8 trips",
+}
 
 
 def call_handler(b: KernelBuilder, name: str, args: Sequence[object], keywords: Mapping[str, object]) -> Any:
@@ -273,10 +289,15 @@ def full(b: KernelBuilder, shape: object, fill_value: object, dtype: object = No
 
 
 @handler("arange")
-def arange(b: KernelBuilder, n: object, /, *, dtype: object = dtypes.i64) -> TileValue:
-    if not is_integer(n) or n < 0:
-        raise ShapeError(f"`arange` of {n} has no compile-time size", help="pass an integer of 0 or more")
-    return b.positions(int(n), element_type(dtype))
+def arange(b: KernelBuilder, start: object, stop: object = None, /, *, dtype: object = dtypes.i64) -> TileValue:
+    """The numbers below `start`, or from `start` below `stop`."""
+    first, last = (0, start) if stop is None else (start, stop)
+    if not is_integer(first) or not is_integer(last) or last < first:
+        text = f"`arange` of {start}" if stop is None else f"`arange` from {start} to {stop}"
+        help = "pass compile-time integers in rising order; add an index to the tile: `i + tw.arange(8)`"
+        raise ShapeError(f"{text} has no compile-time size", help=help)
+    numbers = b.positions(int(last) - int(first), element_type(dtype))
+    return b.map("add", numbers, int(first)) if first else numbers
 
 
 # ---- arrays ---------------------------------------------------------------------------------------------------------
@@ -321,14 +342,17 @@ def _block_size(size: object) -> int:
 
 @handler("grid")
 def grid(b: KernelBuilder, over: object, blocks: object) -> Grid:
-    """Blocks over the first axes of an array, or over sizes. A block of None means single positions."""
-    sizes = tuple(None if n is None else _block_size(n) for n in listed(blocks))
+    """Blocks over the first axes of an array, or over sizes. A block of None means single positions; None in place of
+    the block sizes of several sizes, single positions along each."""
     shape = over.type.shape if isinstance(over, Ref) else shape_of(over)
+    if blocks is None and not isinstance(over, Ref) and len(shape) > 1:
+        blocks = (None,) * len(shape)
+    sizes = tuple(None if n is None else _block_size(n) for n in listed(blocks))
     if not sizes or len(sizes) > len(shape):
         message = f"`grid` has {len(sizes)} block sizes for {len(shape)} axes"
         raise ShapeError(message, help="give at most one block size per axis, from the first axis on")
     if not isinstance(over, Ref) and len(sizes) != len(shape):
-        message = f"`grid` has {len(sizes)} block sizes for the sizes {shape}"
+        message = f"`grid` has the block sizes {sizes} for the sizes {shape}"
         raise ShapeError(message, help="give one block size per size")
     return Grid(shape[: len(sizes)], sizes, isinstance(blocks, tuple | list))
 

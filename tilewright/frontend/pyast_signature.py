@@ -157,8 +157,8 @@ class KernelSignature:
         wanted = parameter.annotation
         text = " ".join(map(str, wanted.sizes))
         if len(wanted.sizes) != type.rank:
-            message = f'`{parameter.name}` has {type.rank} axes {type.shape}, but `{self.name}` declares "{text}"'
-            raise ShapeError(message, help=f"pass an array with {len(wanted.sizes)} axes")
+            message = f'`{parameter.name}` has the shape {type.shape}, but `{self.name}` declares "{text}"'
+            raise ShapeError(message, help=f"pass an array of rank {len(wanted.sizes)}")
         if wanted.dtype is not None and wanted.dtype != type.dtype:
             message = f"`{parameter.name}` is {type.dtype}, but `{self.name}` declares {wanted.dtype}"
             raise DTypeError(message, help=f"pass an array of {wanted.dtype.numpy.name}")
@@ -257,8 +257,7 @@ def _annotation(
     message = f"the parameter `{parameter.name}` of `{source.name}` is not annotated as In, Out or InOut"
     if given is In or given is Out or given is InOut:
         message = f"the annotation of `{parameter.name}` names no sizes"
-    raise KernelSignatureError(
-        message,
-        location=location,
-        help=f'write `{parameter.name}: tw.In["M K"]`, or put a compile-time parameter after `*`',
-    )
+    array = f'write `{parameter.name}: tw.In["M K"]`'
+    if given in (bool, int, float):
+        array = f'write `{parameter.name}: tw.In[""]` for a number that changes from call to call'
+    raise KernelSignatureError(message, location=location, help=f"{array}, or put a compile-time parameter after `*`")

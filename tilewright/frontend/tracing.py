@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
 
+class NoTraceError(ArgumentError):
+    """An array function was called outside a trace."""
+
+
 class _Active(threading.local):
     """The graphs that this thread is tracing, outermost first."""
 
@@ -43,11 +47,11 @@ def current_graph() -> Graph:
     """The graph that operations are added to.
 
     Raises:
-        ArgumentError: no trace is in progress.
+        NoTraceError: no trace is in progress.
     """
     graphs = _active.graphs
     if not graphs:
-        raise ArgumentError(
+        raise NoTraceError(
             "an array function was called outside a traced program",
             location=user_location(),
             help="call it inside a function decorated with `@tw.jit`",

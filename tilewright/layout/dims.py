@@ -83,6 +83,8 @@ class Dim(_Arithmetic):
             raise LayoutError(f"{self.name!r} is not a name for a Dim", help="use letters, digits and `_`")
         low = -(-self.min // self.multiple_of) * self.multiple_of
         high = self.max // self.multiple_of * self.multiple_of
+        if self.min > self.max:
+            raise LayoutError(f"the bounds of a Dim are {self.min} and {self.max}", help="give the smaller one first")
         if low > high:
             raise LayoutError(
                 f"no multiple of {self.multiple_of} is in {self.min}..{self.max}", help="widen the bounds of the Dim"

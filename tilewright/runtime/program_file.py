@@ -105,13 +105,14 @@ class ProgramFile:
             help="lower and compile its function again: `f.lower(...).compile().explain()`",
         )
 
-    def save(self, path: str | Path) -> None:
-        """Write the program to a `.twp` file; an old file is replaced when the new one is complete.
+    def save(self, path: str | Path, inputs: Sequence[str] = ()) -> None:
+        """Write the program to a `.twp` file, with these names of its inputs where they are given; an old file is
+        replaced when the new one is complete.
 
         Raises:
             OSError: the file cannot be written.
         """
-        self._write(Path(path), ())
+        self._write(Path(path), (), inputs)
 
     def save_beside_constants(self, path: Path) -> None:
         """Write the program to a file that is read where the compile cache has its large constants.
@@ -121,9 +122,12 @@ class ProgramFile:
         """
         self._write(path, self._elsewhere)
 
-    def _write(self, path: Path, elsewhere: Sequence[Place]) -> None:
+    def _write(self, path: Path, elsewhere: Sequence[Place], inputs: Sequence[str] = ()) -> None:
         placed = place_constants([len(constant) for constant in self._constants], elsewhere)
-        manifest = msgspec.structs.replace(self.manifest, constants=placed)
+        specs = self.manifest.inputs
+        if inputs:
+            specs = tuple(msgspec.structs.replace(spec, name=name) for spec, name in zip(specs, inputs, strict=True))
+        manifest = msgspec.structs.replace(self.manifest, constants=placed, inputs=specs)
         container.write(path, manifest, self._object_bytes, self._support_bytes, self._constants)
 
 

@@ -108,8 +108,8 @@ class Executable(Protocol):
         """Why the program was fused and scheduled as it was."""
         ...
 
-    def save(self, path: str) -> None:
-        """Write a program file that runs without the compiler."""
+    def save(self, path: str, inputs: Sequence[str] = ()) -> None:
+        """Write a program file that runs without the compiler, with these names of its inputs where they are given."""
         ...
 
 
@@ -136,8 +136,8 @@ class LinkedExecutable(ABC):
     def cache_state(self) -> str:
         return "off"
 
-    def save(self, path: str) -> None:
-        self.program.save(path)
+    def save(self, path: str, inputs: Sequence[str] = ()) -> None:
+        self.program.save(path, inputs)
 
 
 class UnlinkedExecutable(ABC):

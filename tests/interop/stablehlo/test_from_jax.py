@@ -88,6 +88,29 @@ def test_captured_arrays_are_constants() -> None:
     np.testing.assert_allclose(tw.from_jax(lambda x: x @ weights, _X)(_X), _X @ np.asarray(weights), rtol=1e-5)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("is_aggregated", [False, True])
+@pytest.mark.parametrize("largest", [False, True])
+def test_approximate_top_k_is_exact(axis: int, is_aggregated: bool, largest: bool) -> None:
+    x = np.random.default_rng(5).permutation(700).astype(np.float32).reshape(20, 35)
+    approximate = jax.lax.approx_max_k if largest else jax.lax.approx_min_k
+    function = functools.partial(approximate, k=4, reduction_dimension=axis, aggregate_to_topk=is_aggregated)
+    values, indices = (np.take(part, range(4), axis) for part in tw.from_jax(function, x)(x))
+    order = np.argsort(-x if largest else x, axis).take(range(4), axis)
+    np.testing.assert_array_equal(indices, order)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, order, axis))
+
+
+def test_callbacks_to_python_are_refused_with_what_to_remove() -> None:
+    def noisy(x: Any) -> Any:
+        jax.debug.print("x = {}", x)
+        return x + 1
+
+    with pytest.raises(UnsupportedOperatorError, match="callback") as caught:
+        tw.from_jax(noisy, _X)
+    assert "`jax.debug.print`" in (caught.value.help or "")
+
+
 def test_arguments_are_checked() -> None:
     function = tw.from_jax(lambda tree: tree["a"], {"a": _X})
     with pytest.raises(ArgumentError, match="was lowered for"):

@@ -9,16 +9,19 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch: Any = pytest.importorskip("torch")
 
+from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from tests.interop.torch.networks import Perceptron  # noqa: E402
 from tilewright import events  # noqa: E402
 from tilewright.errors import OptionError, UnsupportedOperatorError  # noqa: E402
 from tilewright.interop.torch import backend  # noqa: E402
+from tilewright.interop.torch.tensors import numpy_reader  # noqa: E402
 
 Fallbacks = dict[str, int]
 
@@ -309,6 +312,46 @@ def test_autocast() -> None:
     found, wanted = compiled(run)(x), run(x)
     assert found.dtype == wanted.dtype == torch.bfloat16
     torch.testing.assert_close(found.float(), wanted.float(), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "norm", [lambda: nn.GroupNorm(2, 8), lambda: nn.BatchNorm2d(8), lambda: nn.InstanceNorm2d(8, affine=True)]
+)
+def test_autocast_trains_normalisations_of_narrow_floats_by_wide_weights(dtype: Any, norm: Any) -> None:
+    # The kernels of torch keep statistics in the type of the weights, its graphs state that of the operand.
+    model = nn.Sequential(nn.Conv2d(4, 8, 3), norm(), nn.ReLU(), nn.Conv2d(8, 3, 1))
+    _trains_under_autocast(model, torch.randn(2, 4, 6, 6), dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_trains_layer_norm(dtype: Any) -> None:
+    _trains_under_autocast(nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 2)), torch.randn(4, 6), dtype)
+
+
+def _trains_under_autocast(model: Any, x: Any, dtype: Any) -> None:
+    def gradients(run: Any) -> list[Any]:
+        model.zero_grad()
+        with torch.autocast("cpu", dtype=dtype):
+            y = run(x)
+        y.float().square().sum().backward()
+        # What shifts the operand of a normalisation has no gradient but noise.
+        return [y.detach().float(), *(p.grad for name, p in model.named_parameters() if name != "0.bias")]
+
+    wanted = gradients(model)
+    with events.capture() as seen:
+        found = gradients(compiled(model))
+    assert not [record for record in seen if record["kind"] == "torch.fallback"]
+    for a, b in zip(found, wanted, strict=True):
+        assert float((a - b).abs().max()) < 2e-2 * float(b.abs().max())
+
+
+def test_a_tensor_of_another_type_than_stated_is_converted() -> None:
+    x = torch.tensor([1.5, -2.0, 1 / 3])
+    for stated in (torch.bfloat16, torch.float16, torch.float64):
+        found = numpy_reader(stated)(x)
+        assert found.shape == (3,)
+        np.testing.assert_array_equal(found.astype(np.float32), x.to(stated).float().numpy())
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])

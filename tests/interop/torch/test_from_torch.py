@@ -68,6 +68,61 @@ def test_structures_and_numbers() -> None:
     assert [str(spec) for spec in run.inputs][:2] == ["parts_a: f32[3]", "parts_b: f32[3]"]
 
 
+def test_arguments_go_by_their_names_in_any_order() -> None:
+    class Difference(nn.Module):
+        def forward(self, parts: dict[str, Any], scale: Any, *, shift: Any) -> Any:
+            return (parts["a"] - 2 * parts["b"]) * scale + shift
+
+    a, b, scale, shift = (torch.randn(3) for _ in range(4))
+    model = Difference()
+    expected = model({"a": a, "b": b}, scale, shift=shift)
+    run = tw.from_torch(model, {"a": a, "b": b}, scale, shift=shift)
+    for found in (
+        run({"b": b, "a": a}, scale, shift=shift),
+        run({"b": b, "a": a}, shift=shift, scale=scale),
+        run(shift=shift, scale=scale, parts={"b": b, "a": a}),
+        run({"a": a, "b": b}, scale, shift),
+        run(a, b, scale, shift),  # the inputs as `.inputs` lists them
+    ):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("exported", [2.5, 3, True, "double", None], ids=str)
+def test_an_argument_that_is_no_tensor_keeps_the_value_of_the_export(exported: Any) -> None:
+    class Scaled(nn.Module):
+        def forward(self, x: Any, by: Any) -> Any:
+            return x * by if isinstance(by, int | float) else x * 2
+
+    x = torch.randn(3)
+    run = tw.from_torch(Scaled(), x, exported)
+    torch.testing.assert_close(run(x, exported), Scaled()(x, exported))
+    for other in (7, "half", x):
+        with pytest.raises(ArgumentError, match=f"'by' is part of the program as {exported!r}, got "):
+            run(x, other)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [
+        (({"a": 1, "c": 2}, 3), {"shift": 4}, r"missing key\(s\): \{'b'\}"),
+        (({"a": 1, "b": 2}, 3), {"shfit": 4}, r"missing key\(s\): \{'shift'\}"),
+        (({"a": 1, "b": 2},), {"scale": 3, "shfit": 4}, "parameters of the program are `parts`, `scale`, `shift`"),
+        (({"a": 1, "b": 2}, 3), {"scale": 3, "shift": 4}, "the program takes 4 inputs, got 5"),
+        (([1, 2], 3), {"shift": 4}, "Node type mismatch"),
+    ],
+)
+def test_arguments_of_another_structure_are_refused(args: Any, kwargs: Any, message: str) -> None:
+    class Sum(nn.Module):
+        def forward(self, parts: dict[str, Any], scale: Any, *, shift: Any) -> Any:
+            return (parts["a"] + parts["b"]) * scale + shift
+
+    x = torch.ones(3)
+    run = tw.from_torch(Sum(), {"a": x, "b": x}, x, shift=x)
+    arrays = lambda tree: torch.utils._pytree.tree_map(lambda _: x, tree)  # noqa: E731
+    with pytest.raises(ArgumentError, match=message):
+        run(*arrays(args), **arrays(kwargs))
+
+
 class _Unsupported(nn.Module):
     def forward(self, x: Any) -> Any:
         return torch.lgamma(x) + torch.lgamma(x * 2) + torch.special.i1(x)

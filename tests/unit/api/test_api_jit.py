@@ -7,6 +7,7 @@ import functools
 import itertools
 import pickle
 import threading
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -113,6 +114,16 @@ def test_containers_in_and_out():
     same(result["layer"].weight, x[2])
     assert result["rest"][1] is None
     same(result["rest"][2][0]["a"], np.asarray(5))
+
+
+def test_ordered_dicts_keep_their_order():
+    state = OrderedDict([("weight", np.full(2, 3, np.float32)), ("bias", np.ones(2, np.float32))])
+    result = run(lambda s: OrderedDict((name, value + len(s)) for name, value in s.items()), state)
+    assert type(result) is OrderedDict
+    assert list(result) == ["weight", "bias"]
+    same(result["weight"], np.full(2, 5, np.float32))
+    with pytest.raises(tw.errors.ArgumentError, match=r"argument `s\['bias'\]`"):
+        run(lambda s: s["weight"], OrderedDict(weight=np.ones(2), bias="text"))
 
 
 def test_results_that_are_no_traced_arrays():

@@ -34,6 +34,10 @@ def test_default_types():
     assert [str(r.dtype) for r in results] == ["float32", "float32", "float32", "int64", "float32", "bool"]
 
 
+def test_the_length_is_the_size_of_the_first_axis():
+    same(run(lambda x: tw.full(2, len(x)), np.zeros((5, 3), np.float32)), np.full(2, 5))
+
+
 def test_full_of_a_traced_number():
     same(run(lambda x: tw.full((2, 3), x), np.float64(2.5)), np.full((2, 3), 2.5))
     same(run(lambda x: tw.full_like(np.zeros((2,), np.float32), x), 3), np.full((2,), 3, np.float32))
@@ -276,7 +280,7 @@ def test_unstack_and_broadcast_arrays():
     assert tw.broadcast_shapes((2, 1), (3,), ()) == (2, 3)
 
 
-@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric", "wrap"])
 @pytest.mark.parametrize("widths", [1, (2, 0), ((1, 0), (0, 2), (3, 1)), 0], ids=str)
 def test_pad(widths, mode):
     same(run(lambda x: tw.pad(x, widths, mode), X), np.pad(X, widths, mode))

@@ -52,3 +52,14 @@ def test_load_of_a_tile_belongs_into_a_kernel() -> None:
         tw.load(X, 0)
     with pytest.raises(FileNotFoundError):
         tw.load("nowhere.twp")
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda:sm_90a", "grid:wormhole"])
+def test_a_saved_program_names_inputs_as_its_function_does(tmp_path: Path, target: str) -> None:
+    @tw.jit
+    def scaled(weights: dict[str, tw.Array], x: tw.Array) -> tw.Array:
+        return x * weights["scale"]
+
+    path = str(tmp_path / "scaled.twp")
+    scaled.lower({"scale": X[:1]}, X).compile(target).save(path)
+    assert [spec.name for spec in tw.load(path).manifest.inputs] == ["weights['scale']", "x"]

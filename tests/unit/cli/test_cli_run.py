@@ -85,7 +85,7 @@ def test_program_runs_on_given_inputs(tilewright: CommandLine, tmp_path: Path, p
     run = tilewright("run", program, "--input", tmp_path / "x.npy", "--repeat", "3", "--threads", "1", "--json")
     assert run.exit_code == 0, run.stderr
     found = run.document
-    assert found["inputs"] == [{"name": "in0", "shape": [6, 4], "dtype": "f32"}]
+    assert found["inputs"] == [{"name": "x", "shape": [6, 4], "dtype": "f32"}]
     assert (found["calls"], found["threads"]) == (3, 1)
     assert 0 < found["best_s"] <= found["median_s"] < 1
     weights = np.exp(2 * x.astype(np.float64))

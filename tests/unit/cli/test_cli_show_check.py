@@ -45,6 +45,8 @@ def test_show_obeys_target(tilewright: CommandLine, functions: Path):
     assert "aarch64" in run.document["text"]
     refused = tilewright("show", f"{functions}::scale", "--target", "interp", "--stage", "asm")
     assert "error[TW0502]" in refused.stderr
+    elsewhere = tilewright("show", f"{functions}::scale", "--stage", "ptx")
+    assert "ask for array, tile, scheduled, llvm, or for machine code as `asm`" in elsewhere.stderr
 
 
 def test_show_takes_arguments_of_any_structure(tilewright: CommandLine, functions: Path):
@@ -60,6 +62,9 @@ def test_show_takes_arguments_of_any_structure(tilewright: CommandLine, function
         ("plain", None, "decorate it with `@tw.jit`"),
         ("nested", None, "has no example arguments"),
         ("broken", "(4, 3):f32", "error[TW0201]"),
+        ("scale", "", "give --args for `scale(x"),
+        ("scale", "(4, 3):f32, (4, 3):f32, (4, 3):f32", "too many positional arguments"),
+        ("scale", "(4, 3):f32, fcator=3", "unexpected keyword argument 'fcator'"),
         ("scale", "(4, 3):f33", "there is no element type `f33`"),
         ("scale", "(4, 3):f32, f(x)", "`f(x)` in the arguments"),
         ("scale", "(4, 3:f32", "cannot be read"),

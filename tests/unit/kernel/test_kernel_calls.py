@@ -14,6 +14,7 @@ import pytest
 from kernel_support import TARGETS, numbers, run
 
 import tilewright as tw
+from tilewright.errors import DTypeError
 from tilewright.frontend.pyast import Specialisation
 
 
@@ -282,3 +283,16 @@ def test_a_call_in_a_program_for_many_sizes_is_compiled_for_each() -> None:
     x = np.arange(7, dtype=np.float32)
     np.testing.assert_array_equal(sized(x), 2 * x + 1)
     assert "`call`" in sized.programs[0].why_exact
+
+
+def test_a_saved_kernel_names_its_parameters_in_errors(tmp_path: Path) -> None:
+    @tw.kernel
+    def negative(values: tw.In["N"], result: tw.Out["N"]):
+        for i in tw.grid(result, 4):
+            result[i] = -values[i]
+
+    x = np.ones(6, np.float32)
+    path = str(tmp_path / "negative.twp")
+    negative.lower(x).compile("cpu").save(path)
+    with pytest.raises(DTypeError, match="`values` of `negative` must be f32"):
+        tw.load(path)(x.astype(np.float64))

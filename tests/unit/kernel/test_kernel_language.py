@@ -64,6 +64,30 @@ def test_a_block_of_none_gives_positions() -> None:
     check(transpose_heads, lambda x: x.transpose(0, 2, 1, 3), numbers(2, 3, 5, 4), bs=2)
 
 
+def test_none_in_place_of_several_block_sizes_gives_positions_along_each() -> None:
+    @tw.kernel
+    def transpose_heads(x: tw.In["B H S"], y: tw.Out["H B S"]):
+        for b, h in tw.grid(x.shape[:2], None):
+            y[h, b] = x[b, h]
+
+    check(transpose_heads, lambda x: x.transpose(1, 0, 2), numbers(2, 3, 5))
+
+
+def test_ranges_of_positions() -> None:
+    @tw.kernel
+    def middle(x: tw.In["N"], y: tw.Out["4"], z: tw.Out["4"]):
+        for _ in tw.grid((1,), None):
+            y[:] = x[tw.arange(3, 7)]
+            z[:] = tw.arange(0, 4) + 10 * tw.arange(-2, 2, dtype=tw.f32)
+
+    x = numbers(9)
+    for target in ("interp", "cpu"):
+        with tw.options(target=target):
+            y, z = middle(x)
+        np.testing.assert_array_equal(y, x[3:7])
+        np.testing.assert_array_equal(z, np.arange(4) + 10 * np.arange(-2, 2))
+
+
 def test_quotients_of_indices() -> None:
     @tw.kernel
     def grouped(x: tw.In["H N"], k: tw.In["G N"], y: tw.Out["H N"], *, block: int):

@@ -50,6 +50,13 @@ def check(size, expected):
         assert eval(format_size(size), {"M": m, "K": k, "I": i}) == wanted
 
 
+def test_bounds_in_the_wrong_order_are_told_from_bounds_without_a_multiple():
+    with pytest.raises(LayoutError, match="bounds of a Dim are 5 and 4"):
+        Dim(5, 4)
+    with pytest.raises(LayoutError, match=r"no multiple of 16 is in 1\.\.15"):
+        Dim(1, 15, multiple_of=16)
+
+
 @SMALL
 @given(st.sampled_from([M, K, I]), steps, st.sampled_from([M, K, I]), steps, steps)
 def test_arithmetic_agrees_with_integers(first, chain, second, other_chain, last):

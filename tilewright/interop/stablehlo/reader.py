@@ -440,10 +440,10 @@ class Reader(AttributeReader):
 def unsupported_operations(counts: Mapping[str, int]) -> UnsupportedOperatorError:
     """The error that lists operations with how often they occur."""
     listed = ", ".join(f"{name} ({count})" for name, count in sorted(counts.items()))
-    error = UnsupportedOperatorError(
-        f"the program needs operations that are not supported: {listed}",
-        help="docs/reference/stablehlo.md lists those that are",
-    )
+    help = "docs/reference/stablehlo.md lists those that are"
+    if any("python" in name and "callback" in name for name in counts):
+        help = "remove `jax.debug.print` and callbacks to Python from the function, or call them outside of it"
+    error = UnsupportedOperatorError(f"the program needs operations that are not supported: {listed}", help=help)
     located(error)
     return error
 

@@ -78,11 +78,18 @@ class TorchModel:
         signature = self._program.graph_signature
         self._constants = _constants(self._program)
         _refuse_mutation(signature)
-        given = {spec.arg.name for spec in signature.input_specs if spec.kind.name == "USER_INPUT"}
+        arguments = [spec.arg for spec in signature.input_specs if spec.kind.name == "USER_INPUT"]
+        given = {argument.name for argument in arguments}
+        # Numbers, flags, strings and None that the module was exported with; no node reads them.
+        self._fixed = {argument.name: argument.value for argument in arguments if hasattr(argument, "value")}
         placeholders = [n for n in self._module.graph.nodes if n.op == "placeholder"]
         self._order = [(n, n.name in given) for n in placeholders]
         self.inputs = tuple(_spec(n) for n, is_given in self._order if is_given)
-        self.outputs = tuple(_spec(n) for n in _outputs(self._module) if hasattr(n, "op"))
+        self._returned = _outputs(self._module)
+        self.outputs = tuple(_spec(n) for n in self._returned if hasattr(n, "op"))
+        # The program's own `call_spec` makes a class whenever it is read.
+        self._arguments, self._results = self._program.call_spec
+        self._names: list[str] = self._program.module_call_graph[0].signature.forward_arg_names or []
         self._dims = dict(dims or {})
         check_dims(self._dims, [spec.shape for spec in self.inputs])
         self._functions: OrderedDict[Any, JitFunction] = OrderedDict()
@@ -126,19 +133,52 @@ class TorchModel:
 
     def _leaves(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[Any]:
         """The tensors and numbers of a call, in the order of the inputs, checked against what was exported."""
-        flattened: tuple[list[Any], Any] = self._pytree.tree_flatten((args, kwargs))
-        leaves, structure = flattened
-        wanted = self._program.call_spec.in_spec
-        if structure != wanted and len(leaves) != len(self.inputs):
-            message = f"the program takes {len(self.inputs)} inputs, got {len(leaves)}"
-            raise located(ArgumentError(message, help=f"the inputs are {', '.join(map(str, self.inputs))}"))
         sizes: dict[str, int] = {}
-        return [_checked(spec, leaf, sizes) for spec, leaf in zip(self.inputs, leaves, strict=True)]
+        pairs = zip(self.inputs, self._flat(args, kwargs), strict=True)
+        return [
+            _fixed(spec.name, leaf, self._fixed[spec.name]) if spec.name in self._fixed else _checked(spec, leaf, sizes)
+            for spec, leaf in pairs
+        ]
+
+    def _flat(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[Any]:
+        """The arguments in the order of the inputs: keywords and keys of dicts by their names, in any order. As many
+        arrays as there are inputs are taken as these.
+
+        Raises:
+            ArgumentError: the arguments have not the structure of those that were exported.
+        """
+        try:
+            return self._arguments.flatten_up_to(self._by_position(args, kwargs))
+        except ValueError as error:
+            mismatch = str(error)
+        leaves: list[Any] = self._pytree.tree_leaves((args, kwargs))
+        if len(leaves) == len(self.inputs) == len(args):
+            return leaves
+        if len(leaves) != len(self.inputs):
+            mismatch = f"the program takes {len(self.inputs)} inputs, got {len(leaves)}"
+        raise located(ArgumentError(mismatch, help=f"the inputs are {', '.join(map(str, self.inputs))}"))
+
+    def _by_position(
+        self, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
+        """The arguments, each by position or by keyword as in the export."""
+        positional, by_keyword = self._arguments.children()
+        if len(args) == positional.num_children:
+            return args, dict(kwargs)
+        names: list[str] = [*self._names[: positional.num_children], *by_keyword.context]
+        given = dict(zip(names, args, strict=False))
+        repeated = given.keys() & kwargs.keys()
+        if repeated or len(given) != len(args) or {*given, *kwargs} != {*names}:
+            raise ValueError(f"the parameters of the program are {', '.join(f'`{name}`' for name in names)}")
+        given |= kwargs
+        values = [given[name] for name in names]
+        count = positional.num_children
+        return tuple(values[:count]), dict(zip(names[count:], values[count:], strict=True))
 
     def _rebuilt(self, results: Sequence[object]) -> Any:
         given = iter(results)
-        leaves = [next(given) if hasattr(node, "op") else node for node in _outputs(self._module)]
-        return self._pytree.tree_unflatten(leaves, self._program.call_spec.out_spec)
+        leaves = [next(given) if hasattr(node, "op") else node for node in self._returned]
+        return self._pytree.tree_unflatten(leaves, self._results)
 
     def _function(self, leaves: Sequence[object]) -> tuple[JitFunction, list[Any]]:
         """The function for the numbers among the arguments, and the arrays for it."""
@@ -287,6 +327,20 @@ def _spec(node: FxNode) -> TensorSpec:
         return TensorSpec(node.name, None, ())
     shape = tuple(n if isinstance(n, int) else str(n) for n in value.shape)
     return TensorSpec(node.name, dtype_of(value.dtype), shape)
+
+
+def _fixed(name: str, value: object, exported: object) -> object:
+    """A number that stands for an argument that is part of the program.
+
+    Raises:
+        ArgumentError: the argument is another one than the module was exported with.
+    """
+    is_plain = value is None or isinstance(value, bool | int | float | complex | str | np.generic)
+    if not is_plain or value != exported:
+        got = repr(value) if is_plain else f"a {type(value).__name__}"
+        message = f"the input {name!r} is part of the program as {exported!r}, got {got}"
+        raise located(ArgumentError(message, help="export the module with this value, or with a tensor instead"))
+    return exported if is_scalar(exported) else 0
 
 
 def _checked(spec: TensorSpec, value: Any, sizes: dict[str, int]) -> Any:

@@ -158,14 +158,16 @@ def widened(x: Array) -> Array:
 
 
 def numpy_reader(theirs: object) -> Callable[[TorchTensor], Tensor]:
-    """A function that gives the NumPy array on the memory of a tensor of this type on the CPU."""
+    """A function that gives the NumPy array on the memory of a tensor of this type on the CPU. A tensor of another
+    type, as some of torch's kernels give where its graphs state this one, is converted."""
     extension = EXTENSIONS.get(str(theirs).removeprefix("torch."))
     if extension is None:
         # `force` reads tensors that record gradients, and those that hold what they negate.
-        return operator.methodcaller("numpy", force=True)
+        read = operator.methodcaller("numpy", force=True)
+        return lambda tensor: read(tensor if tensor.dtype == theirs else tensor.to(theirs))
     bits = getattr(torch, f"int{extension.bits}")
     storage = extension.numpy
-    return lambda tensor: tensor.detach().view(bits).numpy().view(storage)
+    return lambda tensor: tensor.detach().to(theirs).view(bits).numpy().view(storage)
 
 
 def tensor_maker(ours: DType) -> Callable[[Tensor], TorchTensor]:

@@ -226,8 +226,9 @@ class WarpPlanner:
 
     def ordered(self, op: Ordered, level: int = 0) -> schedules.Ordered:
         if isinstance(op, array.SortOp | array.TopKOp):
-            message = f"`{op.name}` is not compiled for warps yet"
-            raise UnsupportedOnTargetError(message, help="use the cpu target", location=location_of(op))
+            message = f"`{op.name.removeprefix('array.')}` is not compiled for GPUs yet"
+            help = 'compute this part in a program of its own with target="cpu", and pass its results'
+            raise UnsupportedOnTargetError(message, help=help, location=location_of(op))
         shape, axis = array_type(op.operands[0]).shape, axis_of(op)
         if isinstance(op, array.ScanOp):
             room = WARP_LINE_BYTES // array_type(op.operands[0]).dtype.compute.itemsize

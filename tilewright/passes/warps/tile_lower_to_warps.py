@@ -573,5 +573,5 @@ def _typed(type: ArrayType, layout: Layout | None) -> TensorType[Any]:
 
 def _not_yet(op: Operation, what: str) -> UnsupportedOnTargetError:
     return UnsupportedOnTargetError(
-        f"{what} are not compiled for warps yet", location=location_of(op), help="compile for the cpu target"
+        f"{what} are not compiled for GPUs yet", location=location_of(op), help="compile for the cpu target"
     )

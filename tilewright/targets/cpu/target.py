@@ -148,7 +148,8 @@ class NativeProgram(LinkedExecutable):
     def ir(self, phase: str) -> str:
         known = self._stages | {"scheduled": str(self.unit.module), "llvm": self._module.text}
         if phase not in known:
-            raise UnsupportedOnTargetError(f"the cpu target has no `{phase}` phase", help=f"ask for {', '.join(known)}")
+            help = f"ask for {', '.join(known)}, or for machine code as `asm`"
+            raise UnsupportedOnTargetError(f"the cpu target has no `{phase}` phase", help=help)
         return known[phase]
 
     def asm(self) -> str:

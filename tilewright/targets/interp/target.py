@@ -62,7 +62,7 @@ class InterpretedProgram(UnlinkedExecutable):
     def explain(self) -> str:
         return "interp runs the array program operation by operation; nothing is fused or scheduled"
 
-    def save(self, path: str) -> None:
+    def save(self, path: str, inputs: Sequence[str] = ()) -> None:
         raise UnsupportedOnTargetError("the interp target has nothing to save", help='compile with target="cpu"')
 
 

@@ -193,7 +193,7 @@ class BlockEmitter(TileEmitter):
             case tile.MapOp() | tile.CastOp() | tile.BitcastOp() | tile.FillPaddingOp():
                 return self._elementwise(op)
             case _:
-                raise UnsupportedOnTargetError(f"`{op.name}` is not compiled for warps yet", help="use the cpu target")
+                raise UnsupportedOnTargetError(f"`{op.name}` is not compiled for GPUs yet", help="use the cpu target")
 
     # ---- memory -----------------------------------------------------------------------------------------------------
 

@@ -10,13 +10,13 @@ from tilewright.interop.stablehlo.ir import Symbol
 from tilewright.interop.stablehlo.operators.decompositions import LAPACK_CALLS
 from tilewright.interop.stablehlo.operators.devices import placed_by_call
 from tilewright.interop.stablehlo.operators.elementwise import mapped
-from tilewright.interop.stablehlo.operators.order import largest
+from tilewright.interop.stablehlo.operators.order import approximate_top_k, largest
 from tilewright.interop.stablehlo.registry import Node, operation
 
 _IDENTITIES = frozenset({"annotate_device_placement", "LayoutConstraint"})
 _PLACEMENTS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"})
 # Targets of custom calls that are known.
-TARGETS = _IDENTITIES | _PLACEMENTS | {"mhlo.erf", "mhlo.topk"} | LAPACK_CALLS.keys()
+TARGETS = _IDENTITIES | _PLACEMENTS | {"ApproxTopK", "mhlo.erf", "mhlo.topk"} | LAPACK_CALLS.keys()
 
 
 @operation("func.call", narrow=True, elementwise=True)
@@ -57,6 +57,8 @@ def custom_call(node: Node, *operands: Any) -> tuple[Array | Coded, ...]:
         return tuple(LAPACK_CALLS[target](node, *operands))
     if target == "mhlo.erf" and len(operands) == 1:
         return (mapped("erf", operands[0]),)
+    if target == "ApproxTopK" and len(operands) == 2 * len(node.types):
+        return approximate_top_k(node, *operands)
     if target == "mhlo.topk" and len(operands) == 1:
         attributes = node.get("mhlo.attributes", {})
         if attributes.get("largest", True):

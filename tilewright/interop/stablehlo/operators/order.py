@@ -37,10 +37,26 @@ def sort(node: Node, *operands: Array) -> tuple[Array, ...]:
     """Arrays in the order that a region gives them along an axis. Equal ones keep their order."""
     axis = lifting.axis_of(node.integer("dimension", -1), operands[0].ndim)
     (region,) = node.regions
+    return _ordered(node, region, operands, axis)
+
+
+def approximate_top_k(node: Node, *operands: Array) -> tuple[Array, ...]:
+    """The elements that come first in the order of a function, exactly: the recall that is asked for is a lower bound.
+    The second half of the operands are elements that come last, which pad approximations."""
+    config = node.get("mhlo.backend_config", {})
+    (comparator,) = node.get("called_computations")
+    axis = lifting.axis_of(config["reduction_dim"], operands[0].ndim)
+    arrays = operands[: len(operands) // 2]
+    ordered = _ordered(node, node.module.functions[comparator.name].body, arrays, axis)
+    first = [slice(None)] * axis + [slice(0, node.types[0].shape[axis])]
+    return tuple(x[tuple(first)] for x in ordered)
+
+
+def _ordered(node: Node, region: Block, operands: Sequence[Array], axis: int) -> tuple[Array, ...]:
     order = _Comparator(region)
     keys = order.keys()
     if keys is None:
-        return emit_all("sort", _ranks(node, operands, axis), *operands, axis=axis, descending=False)[1:]
+        return emit_all("sort", _ranks(node, region, operands, axis), *operands, axis=axis, descending=False)[1:]
     current = list(operands)
     for key in reversed(keys):
         current = _sorted_by(order.contents(node, key, current), current, axis, descending=key.descending)
@@ -172,10 +188,9 @@ class _Comparator:
         return made[root]
 
 
-def _ranks(node: Node, operands: Sequence[Array], axis: int) -> Array:
+def _ranks(node: Node, region: Block, operands: Sequence[Array], axis: int) -> Array:
     """The destination index of each element: after the elements that compare before it, and after equal ones in front
     of it."""
-    (region,) = node.regions
     size = operands[0].shape[axis]
     if size > _MAX_COMPARED:
         raise node.unsupported(f"a sort of {size} elements by a region that compares no keys")

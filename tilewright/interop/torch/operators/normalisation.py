@@ -28,13 +28,15 @@ def _affine(x: Array, weight: Array | None, bias: Array | None, shape: Sequence[
 def layer_norm(
     x: Array, shape: Sequence[int], weight: Array | None, bias: Array | None, eps: float
 ) -> tuple[Array, Array, Array]:
-    """`(x - mean) * rstd * weight + bias` over the last axes; the result, the mean and the inverse deviation."""
+    """`(x - mean) * rstd * weight + bias` over the last axes; the result, the mean and the inverse deviation.
+
+    The statistics have the type of `x`, as torch states in graphs; its kernels for a CPU give them in the type of
+    `weight`."""
     axes = range(x.ndim - len(shape), x.ndim)
     centred, mean, variance = _moments(widened(x), axes)
     inverse = tw.rsqrt(variance + eps)
     y = _affine(centred * inverse, weight, bias, shape)
-    kept = x.dtype if weight is None else weight.dtype
-    return tw.astype(y, x.dtype), tw.astype(mean, kept), tw.astype(inverse, kept)
+    return tw.astype(y, x.dtype), tw.astype(mean, x.dtype), tw.astype(inverse, x.dtype)
 
 
 @operator("native_group_norm")
@@ -54,10 +56,9 @@ def group_norm(
     inverse = tw.rsqrt(variance + eps)
     normal = tw.reshape(centred * inverse, (batch, channels, size))
     y = tw.reshape(_affine(normal, weight, bias, (channels, 1)), x.shape)
-    kept = x.dtype if weight is None else weight.dtype
     flat = (batch, groups)
     mean, inverse = tw.reshape(mean, flat), tw.reshape(inverse, flat)
-    return tw.astype(y, x.dtype), tw.astype(mean, kept), tw.astype(inverse, kept)
+    return tw.astype(y, x.dtype), tw.astype(mean, x.dtype), tw.astype(inverse, x.dtype)
 
 
 def _channel_shape(x: Array) -> tuple[int, ...]:
@@ -89,8 +90,8 @@ def batch_norm_functional(
     unbiased = variance * (count / (count - 1)) if count > 1 else variance
     return (
         y,
-        mean,
-        inverse,
+        tw.astype(mean, x.dtype),
+        tw.astype(inverse, x.dtype),
         _moved(running_mean, mean, momentum),
         _moved(running_var, unbiased, momentum),
     )
@@ -116,7 +117,7 @@ def batch_norm_no_stats(
 ) -> tuple[Array, Array, Array]:
     """Batch normalisation by the batch alone."""
     y, mean, inverse, _ = _trained(x, weight, bias, eps)
-    return y, mean, inverse
+    return y, tw.astype(mean, x.dtype), tw.astype(inverse, x.dtype)
 
 
 @operator("_native_batch_norm_legit_no_training")
