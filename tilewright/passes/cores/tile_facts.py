@@ -37,7 +37,7 @@ def storage_format(dtype: DType) -> str:
 def stored_format(ref: SSAValue) -> str:
     """The format of an array's pages: the one that its type states, or that of its elements."""
     type = tile.ref_type(ref)
-    return type.layout.data or storage_format(type.dtype)
+    return type.pages.data.format or storage_format(type.dtype)
 
 
 def is_wide(kernel: tile.KernelOp) -> bool:

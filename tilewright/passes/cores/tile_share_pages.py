@@ -243,7 +243,7 @@ def _use_view(unit: Unit, use: Use, view: LinearView, stored: SSAValue, made: di
         for op in list(_accesses(kernel, number)):
             op.map = view.map(op.map)
         own = tile.ref_type(kernel.refs[number])
-        type = tile.ref(array_type(stored), own.space.data, own.layout.data)
+        type = tile.ref(array_type(stored), pages=own.pages.data)
         Rewriter.replace_value_with_new_type(kernel.refs[number], type)
     call.callee = made[key]
 
