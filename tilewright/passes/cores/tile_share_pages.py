@@ -151,7 +151,7 @@ class _Sharing:
         if not is_within(view, before, op):
             return None
         old, new = self._space.window(op, before, view.shape), self._space.window(op, after, view.stored)
-        if new is None or (old is not None and old.form != new.form):
+        if new is None or (old is not None and old.paging != new.paging):
             return None
         cycles = self._space.access_cycles
         return cycles(op, before, view.shape) - cycles(op, after, view.stored)
