@@ -13,7 +13,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from tilewright import dtypes
 from tilewright.dialects import cores, tile
 from tilewright.dialects.fields import encode
-from tilewright.layout.catalogue.placements import ROW_MAJOR
+from tilewright.layout.catalogue.placements import Pages
 from tilewright.primitives import ArrayType
 
 
@@ -39,7 +39,7 @@ class Builder:
         by_rows: Sequence[int] = (),
     ) -> None:
         arrays = [ArrayType(tuple(size), dtypes.by_name(name)) for size, name, _ in refs]
-        types = [tile.ref(each, ROW_MAJOR if n in by_rows else "") for n, each in enumerate(arrays)]
+        types = [tile.ref(each, pages=Pages(is_row_major=n in by_rows)) for n, each in enumerate(arrays)]
         self.kernel = tile.kernel("program", (), types, [effect for *_, effect in refs])
         body = Block(arg_types=[IndexType(), IndexType()])
         is_wide = any(dtypes.by_name(name).bits == 32 for _, name, _ in refs) if wide is None else wide

@@ -17,9 +17,8 @@ import pytest
 import tilewright as tw
 from tests.emulators import ttnn as fake_ttnn
 from tilewright import dtypes
-from tilewright.dialects import tile
+from tilewright.dialects import cores, tile
 from tilewright.errors import DeviceError, ResourceUnavailable, UnsupportedOnTargetError
-from tilewright.layout.catalogue.placements import placement_of
 from tilewright.semantics.cores import DeviceArray, run_program
 from tilewright.targets.grid import core_program, device
 from tilewright.targets.grid.emit import emit_program
@@ -105,7 +104,7 @@ class Runtime:
         order += [n for n, effect in enumerate(effects) if effect != tile.IN]
         arrays = {number: tensor.array for number, tensor in zip(order, tensors, strict=True)}
         for number, tensor in zip(order, tensors, strict=True):
-            assert (tensor.config == "dram") == (placement_of(tile.ref_type(kernel.refs[number]).space.data) is None)
+            assert (tensor.config == "dram") == (cores.stored_pages(kernel.refs[number]).placement is None)
         # As many dims as the kernel's, of the same pages.
         own = [
             dataclasses.replace(each, shape=tile.ref_type(ref).shape)

@@ -256,6 +256,19 @@ FORGED = {
     "half of the text": (lambda m, t, s: (m, t[: len(t) // 2], s), "does not hold a program"),
     "an operation that is none": (lambda m, t, s: (m, t.replace("cores.pack", "cores.bag", 1), s), "not registered"),
     "a type that is none": (lambda m, t, s: (m, t.replace("xf32>", "xf33>", 1), s), "does not hold a program"),
+    "an array in a space": (lambda m, t, s: (m, t.replace("xf32>>", 'xf32>, "block">', 1), s), "not stored in pages"),
+    "a placement of another version": (
+        lambda m, t, s: (m, t.replace("xf32>>", 'xf32>, "l1 1x1 on 8x8", "bfp8">', 1), s),
+        "not stored in pages",
+    ),
+    "a format that is none": (
+        lambda m, t, s: (m, t.replace("xf32>>", 'xf32>, #tile.pages<"bfp3">>', 1), s),
+        "no format of pages",
+    ),
+    "a placement that is none": (
+        lambda m, t, s: (m, t.replace("xf32>>", 'xf32>, #tile.pages<"", "l1 0x1 on 8x8">>', 1), s),
+        "no placement",
+    ),
     "an operation of another phase": (lambda m, t, s: (m, t.replace("cores.program", "tile.for", 1), s), "not hold"),
     "a kernel of smaller arrays": (
         lambda m, t, s: (m, t.replace("ref<tensor<40x64", "ref<tensor<8x64", 1), s),

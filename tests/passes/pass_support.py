@@ -23,7 +23,6 @@ from tilewright.dialects.base import array_type
 from tilewright.frontend.build import build_module
 from tilewright.frontend.trace import Value
 from tilewright.layout import Layout
-from tilewright.layout.catalogue.device_tiles import FORMATS
 from tilewright.machines.machine import load
 from tilewright.passes.base import Pass, Unit
 from tilewright.passes.requested import RequestedSchedules
@@ -121,8 +120,8 @@ def run(unit: Unit, arrays: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _unpacked(stored: Tensor, ref: tile.RefType) -> Tensor:
-    """An array by its logical indices, each looked up through the layout one by one; formats are the machine's own."""
-    if not ref.layout.data or ref.layout.data in FORMATS:
+    """An array by its logical indices, each looked up through the layout one by one."""
+    if not ref.layout.data:
         return stored
     layout = Layout.parse(ref.layout.data)
     logical = np.empty(ref.shape, stored.dtype)

@@ -36,7 +36,7 @@ def test_documented_axes_are_those_of_the_example(example):
     _, axes, _ = described(example.partition("(")[0])
     found = axes_of(evaluate(example))
     names = set(
-        re.findall(r"\b(?:device\.<name>|[a-z0-9]+\.[a-z]+|warp|wave|lane|reg|simd|mem|core|cta)(?![.\w])", axes)
+        re.findall(r"\b(?:device\.<name>|[a-z0-9]+\.[a-z]+|warp|wave|lane|reg|simd|mem|core|cta|page)(?![.\w])", axes)
     )
     named = {axis for axis in found if not axis.startswith("device.")} | (
         {"device.<name>"} if any(axis.startswith("device.") for axis in found) else set()

@@ -9,7 +9,7 @@ import pytest
 
 from tilewright.errors import LayoutError
 from tilewright.layout.catalogue.device_tiles import TILE
-from tilewright.layout.catalogue.placements import Placement, page_matrix, parse_storage, placement_of
+from tilewright.layout.catalogue.placements import Pages, Placement, page_matrix, parse_storage
 
 MACHINE = (8, 8)
 
@@ -48,7 +48,7 @@ def test_pages_are_held_as_shards_are_counted(
         assert found == [core_of(placement, pages, *page) for page in itertools.product(*map(range, pages))]
         most = max(found.count(core) for core in found)
         assert most <= placement.core_pages(pages)
-        assert placement_of(str(placement)) == placement
+        assert Placement.parse(str(placement)) == placement
 
 
 @pytest.mark.parametrize("shape", [(2048, 2048), (1000, 700), (96, 64), (33, 2000)])
@@ -64,6 +64,55 @@ def test_layouts_say_the_same_as_tables(text: str, shape: tuple[int, int]) -> No
         at = layout.coordinates((i, j))
         page = i // TILE, j // TILE
         assert (at.get("core.y", 0), at.get("core.x", 0)) == (row[page], column[page])
+
+
+@pytest.mark.parametrize(
+    "text", ["", "dram", "row-major", "l1", "l1 2x4", "l1 2x0 on 8x8", "l1 2x4 on 8x8 by rows", "blocks of 1x1 on 8x8"]
+)
+def test_a_text_that_is_no_placement_is_refused(text: str) -> None:
+    with pytest.raises(LayoutError, match="is no placement"):
+        Placement.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("pages", "format", "place", "shown"),
+    [
+        (Pages(), "", "", "dram"),
+        (Pages("bfp8"), "bfp8", "", "bfp8"),
+        (Pages("bf16", None, True), "bf16", "row-major", "bf16 row-major"),
+        (Pages("", Placement((2, 4), (8, 8))), "", "l1 2x4 on 8x8", "l1 2x4 on 8x8"),
+        (
+            Pages("bfp8", Placement((1, 2), (3, 4), True, True)),
+            "bfp8",
+            "l1 blocks of 1x2 on 3x4 by columns",
+            "bfp8 in l1 blocks of 1x2 on 3x4 by columns",
+        ),
+    ],
+    ids=str,
+)
+def test_pages_are_read_from_their_texts(pages: Pages, format: str, place: str, shown: str) -> None:
+    assert (pages.format, pages.place, str(pages)) == (format, place, shown)
+    assert Pages.parse(format, place) == pages
+
+
+def test_pages_of_a_format_that_is_none_are_refused() -> None:
+    with pytest.raises(LayoutError, match="`bfp3` is no format of pages"):
+        Pages.parse("bfp3", "")
+
+
+@pytest.mark.parametrize("shape", [(70, 100), (32, 64)])
+def test_layouts_of_pages_are_those_of_their_memory(shape: tuple[int, int]) -> None:
+    """Tiles one after another in DRAM, rows one after another, and shards."""
+    sharded = Placement((1, 2), (3, 2), True)
+    for row, column in itertools.product(range(0, shape[0], 7), range(0, shape[1], 9)):
+        tile = row // TILE * -(-shape[1] // TILE) + column // TILE
+        face = row % TILE // 16 * 2 + column % TILE // 16
+        inside = face * 256 + row % 16 * 16 + column % 16
+        assert Pages().layout(shape).coordinates((row, column)) == {"mem.dram": tile * TILE * TILE + inside}
+        assert Pages(is_row_major=True).layout(shape).coordinates((row, column)) == {
+            "mem.dram": row * shape[1] + column
+        }
+    assert Pages("bfp8", sharded).layout(shape) == sharded.layout(shape)
 
 
 def test_what_users_say_is_read() -> None:

@@ -183,7 +183,7 @@ def _may_be_clipped(op: Operation, program: cores.ProgramOp) -> bool:
             height, width = (1, 1, *tile.ref_type(op.array).shape)[-2:]
             return height % TILE != 0 or width % TILE != 0 or not _is_inside(op, program)
         case cores.PagesOp():
-            return bool(tile.ref_type(op.array).space.data) or not _is_inside(op, program)
+            return cores.stored_pages(op.array).placement is not None or not _is_inside(op, program)
         case _:
             return False
 

@@ -15,7 +15,6 @@ from xdsl.ir import Operation, SSAValue
 from tilewright import ops
 from tilewright.dialects import cores, tile
 from tilewright.layout.catalogue.device_tiles import TILE
-from tilewright.layout.catalogue.placements import placement_of
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.semantics.cores.agents import MATH, PACK, PARTS, UNPACK
 from tilewright.semantics.cores.element_steps import element_of
@@ -131,8 +130,7 @@ def pages_inside(op: cores.PagesOp, symbols: Sequence[int]) -> list[int]:
 
 def array_holders(ref: SSAValue, grid: CoreGrid) -> Holders:
     """The memory that holds the pages of an array, by its type."""
-    type = tile.ref_type(ref)
-    return holders_of(type.shape, placement_of(type.space.data), grid)
+    return holders_of(tile.ref_type(ref).shape, cores.stored_pages(ref).placement, grid)
 
 
 def elements_beyond(op: cores.PadOp, symbols: Sequence[int]) -> int:

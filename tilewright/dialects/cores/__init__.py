@@ -127,6 +127,7 @@ from tilewright.dialects.cores.structure import (
     queue_type,
     region_of,
     same_pages,
+    stored_pages,
     thread_of,
 )
 
@@ -217,6 +218,7 @@ __all__ = [
     "region_of",
     "same_pages",
     "states_of",
+    "stored_pages",
     "thread_of",
 ]
 

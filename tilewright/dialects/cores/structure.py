@@ -26,7 +26,7 @@ from tilewright.dialects import tile
 from tilewright.dialects.base import PlainOp
 from tilewright.dialects.fields import Result, attribute, operand, operands, operation, region, result
 from tilewright.layout.catalogue.device_tiles import FORMATS, TILE, TileFormat
-from tilewright.layout.catalogue.placements import ROW_MAJOR
+from tilewright.layout.catalogue.placements import Pages
 from tilewright.machines.core_grid import CoreGrid
 
 READER, WRITER, COMPUTE = "reader", "writer", "compute"
@@ -100,9 +100,14 @@ def page_grid(shape: Sequence[int]) -> tuple[int, ...]:
     return (*padded[:-2], *(-(-size // TILE) for size in padded[-2:]))
 
 
+def stored_pages(array: SSAValue) -> Pages:
+    """How the pages of an array are stored."""
+    return tile.ref_type(array).pages.data
+
+
 def is_by_rows(array: SSAValue) -> bool:
     """Whether the pages of an array are its rows."""
-    return tile.ref_type(array).space.data == ROW_MAJOR
+    return stored_pages(array).is_row_major
 
 
 def same_pages(before: Sequence[int], after: Sequence[int]) -> bool:
@@ -166,6 +171,7 @@ class ProgramOp(PlainOp):
     def verify_(self) -> None:
         if len(self.cores) != 2 or len(self.body.block.args) != 2 or min(self.cores) < 1:
             raise VerifyException("cores.program: needs rows and columns of cores, and an index for each")
+        self._verify_arrays()
         roles = [thread.role for thread in self.threads]
         if len({*roles}) != len(roles):
             raise VerifyException(f"cores.program: two threads have one role among {roles}")
@@ -174,6 +180,14 @@ class ProgramOp(PlainOp):
                 raise VerifyException(f"cores.program: {op.name} is outside of all threads")
         for queue in self.queues:
             _verify_ends(queue)
+
+    def _verify_arrays(self) -> None:
+        """Arrays on a grid are stored in pages: they have no space and no layout."""
+        kernel = self.parent_op()
+        refs = kernel.refs if isinstance(kernel, tile.KernelOp) else ()
+        for type in map(tile.ref_type, refs):
+            if type.space.data or type.layout.data:
+                raise VerifyException(f"cores.program: an array of {type} is not stored in pages")
 
 
 def _verify_ends(queue: QueueOp) -> None:

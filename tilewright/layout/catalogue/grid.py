@@ -1,8 +1,9 @@
 """A grid of cores: device tiles with faces, pages over DRAM banks, and shards in the memories of cores.
 
-Axes: `mem` counts elements in one core's or bank's memory, `dram.bank` the banks, `core.y` and `core.x` the virtual
-cores; `core` is a line of virtual cores that `fold_cores` lays over a grid. Source: tt-metal's tile and tensor layout
-documentation (Tile, ShardSpec, NdShardSpec, interleaved buffers) and D2M's virtual grids.
+Axes: `mem` counts elements in one core's or bank's memory, or in a page, `page` the pages of a tile, `dram.bank` the
+banks, `core.y` and `core.x` the virtual cores; `core` is a line of virtual cores that `fold_cores` lays over a grid.
+Source: tt-metal's tile and tensor layout documentation (Tile, ShardSpec, NdShardSpec, interleaved buffers) and D2M's
+virtual grids.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tilewright.layout.operations import product
 TILE_SHAPES = tuple((rows, columns) for columns in (32, 16) for rows in (32, 16, 8, 4, 2, 1))
 """The tiles that the hardware knows: whole or tiny."""
 
-_FACE = 16
+_FACE, _TILE_SIDE = 16, 32
 
 
 def tile_faces(
@@ -60,6 +61,27 @@ def tilized(
     """
     tile = tile_faces(tile_shape, transposed_faces=transposed_faces, transposed_within=transposed_within)
     return _paged(shape, tile, "mem")
+
+
+def paged_tile(shape: Sequence[int], rows: int | None, columns: int | None, *, column_major: bool = False) -> Layout:
+    """A tile in device tiles, one a page, as a queue of a core holds it: any shape, any element type.
+
+    Dim `rows` runs along the rows of pages, dim `columns` along their columns, each padded to whole pages; where it is
+    None, the tile is in the first row, or column, of its pages. The other dims count pages, row-major, before the rows
+    of pages do, and those before the columns, or with `column_major` after them. Axes page, mem.
+    """
+    faces = tile_faces().shard
+    along = {dim: digits for dim, digits in zip((rows, columns), faces, strict=True) if dim is not None}
+    outer = [dim for dim in range(len(shape)) if dim not in along]
+    inner = [dim for dim in ((columns, rows) if column_major else (rows, columns)) if dim is not None]
+    shard: dict[int, Digits] = {}
+    stride = 1
+    for dim in reversed([*outer, *inner]):
+        count = -(-shape[dim] // _TILE_SIDE) if dim in along else shape[dim]
+        pages = (Iter(count, stride, "page"),) if count != 1 else ()
+        shard[dim] = (*pages, *along.get(dim, ()))
+        stride *= count
+    return Layout(tuple(shape), tuple(shard[dim] for dim in range(len(shape))))
 
 
 def deal_pages(

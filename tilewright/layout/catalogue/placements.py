@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -33,6 +32,8 @@ DRAM, L1, ROW_MAJOR = "dram", "l1", "row-major"
 INTERLEAVED, HEIGHT, WIDTH, BLOCK = "interleaved", "height", "width", "block"
 _SCHEMES = (INTERLEAVED, HEIGHT, WIDTH, BLOCK)
 _PAIR = re.compile(r"(\d+)x(\d+)")
+_SIZE = r"([1-9]\d*)"
+_PLACEMENT = re.compile(f"l1 (blocks of )?{_SIZE}x{_SIZE} on {_SIZE}x{_SIZE}( by columns)?")
 _HELP = "write, for example, `bfp8`, `l1 height`, `bf16 l1 block on 4x8`, `l1 2x4 by columns`, `row-major` or `dram`"
 
 
@@ -55,10 +56,23 @@ class Placement:
     by_columns: bool = False
 
     def __str__(self) -> str:
-        """Text of the type of an array: `placement_of` reads it."""
+        """Text in the type of an array: `Placement.parse` reads it."""
         (height, width), (rows, columns) = self.shard, self.cores
         how = f"l1 {'blocks of ' if self.is_block else ''}{height}x{width} on {rows}x{columns}"
         return f"{how} by columns" if self.by_columns else how
+
+    @classmethod
+    def parse(cls, text: str) -> Placement:
+        """The placement whose text this is.
+
+        Raises:
+            LayoutError: it is no text of a placement.
+        """
+        found = _PLACEMENT.fullmatch(text)
+        if found is None:
+            raise LayoutError(f"`{text}` is no placement", help="write, for example, `l1 2x4 on 8x8`")
+        sizes = [int(size) for size in found.group(2, 3, 4, 5)]
+        return cls((sizes[0], sizes[1]), (sizes[2], sizes[3]), bool(found[1]), bool(found[6]))
 
     @property
     def count(self) -> int:
@@ -112,14 +126,51 @@ def page_matrix(shape: Sequence[int]) -> tuple[int, int]:
     return prod(padded[:-2]) * -(-padded[-2] // TILE), -(-padded[-1] // TILE)
 
 
-@lru_cache
-def placement_of(text: str) -> Placement | None:
-    """The placement that the type of an array declares; None is DRAM."""
-    if text in ("", ROW_MAJOR):
-        return None
-    words = text.split()
-    (shard, cores) = (_pair(word) for word in words if _PAIR.fullmatch(word))
-    return Placement(shard, cores, "blocks" in words, words[-1] == "columns")
+@dataclass(frozen=True)
+class Pages:
+    """The storage of an array's pages, as the type of the array declares it; the default is device tiles in DRAM.
+
+    Attributes:
+        format: one of `FORMATS`; empty is the format of the element type.
+        placement: shards in the memories of cores; None is DRAM.
+        is_row_major: pages are rows of the last dim, in DRAM.
+    """
+
+    format: str = ""
+    placement: Placement | None = None
+    is_row_major: bool = False
+
+    def __str__(self) -> str:
+        between = " " if self.is_row_major else " in "
+        return between.join(filter(None, (self.format, self.place))) or DRAM
+
+    @property
+    def place(self) -> str:
+        """Text of the placement, or `row-major`; empty for device tiles in DRAM."""
+        return ROW_MAJOR if self.is_row_major else str(self.placement or "")
+
+    @classmethod
+    def parse(cls, format: str, place: str) -> Pages:
+        """The storage whose format and `place` these are.
+
+        Raises:
+            LayoutError: there is no such format or placement.
+        """
+        if format and format not in FORMATS:
+            raise LayoutError(f"`{format}` is no format of pages", help=f"use one of {', '.join(FORMATS)}")
+        if place == ROW_MAJOR:
+            return cls(format, None, True)
+        return cls(format, Placement.parse(place) if place else None)
+
+    def layout(self, shape: tuple[int, int]) -> Layout:
+        """The layout of an array of rows and columns of elements. Axes core.y, core.x and mem, or mem.dram.
+
+        Raises:
+            LayoutError: the core of a shard is no digit of a row or a column.
+        """
+        if self.placement is not None:
+            return self.placement.layout(shape)
+        return row_major(shape, "mem.dram") if self.is_row_major else rename_axis(tilized(shape), "mem", "mem.dram")
 
 
 @dataclass(frozen=True)
@@ -157,6 +208,14 @@ class Storage:
         pages = page_matrix(shape)
         shard = self.shard or self._shard(pages, cores)
         return Placement(shard, cores, self.scheme == BLOCK, self.by_columns)
+
+    def pages(self, shape: Sequence[int], machine: tuple[int, int]) -> Pages:
+        """The storage of an array of a shape on a machine with the given rows and columns of cores.
+
+        Raises:
+            LayoutError: the machine has fewer cores, or shards have no room on them.
+        """
+        return Pages(self.format, self.placement(shape, machine), self.by_rows)
 
     def _shard(self, pages: tuple[int, int], cores: tuple[int, int]) -> tuple[int, int]:
         (rows, columns), count = (max(1, pages[0]), max(1, pages[1])), prod(cores)
@@ -219,13 +278,3 @@ def _unread(text: str, words: Sequence[str]) -> LayoutError:
 def _pair(text: str) -> tuple[int, int]:
     first, second = text.split("x")
     return int(first), int(second)
-
-
-def dram_layout(shape: tuple[int, int]) -> Layout:
-    """An array of rows and columns of elements, in contiguous device tiles in DRAM. Axis mem.dram."""
-    return rename_axis(tilized(shape), "mem", "mem.dram")
-
-
-def rows_layout(shape: tuple[int, int]) -> Layout:
-    """An array of rows and columns of elements, by rows in DRAM. Axis mem.dram."""
-    return row_major(shape, "mem.dram")

@@ -20,7 +20,7 @@ from tilewright.dialects.base import array_type
 from tilewright.layout.catalogue.device_tiles import FACE, FORMATS
 from tilewright.layout.catalogue.placements import Placement
 from tilewright.machines.core_grid import DRAM_READ, DRAM_WRITE, CoreGrid
-from tilewright.passes.cores.forms import Window, pages_of, window_of
+from tilewright.passes.cores.page_windows import Window, window_of
 from tilewright.passes.cores.tile_facts import settled, stored_format
 
 
@@ -66,7 +66,7 @@ class CoreSpace:
 
     def _page_cycles(self, op: tile.LoadOp | tile.StoreOp, window: Window) -> float:
         page_bytes = FORMATS[stored_format(array_of(op))].page_bytes
-        return self.grid.occupancy_cycles(_kind(op), page_bytes, pages_of(tile_shape(op), window.form))
+        return self.grid.occupancy_cycles(_kind(op), page_bytes, window.paging.pages(tile_shape(op)))
 
     def _element_cycles(self, op: tile.LoadOp | tile.StoreOp) -> float:
         """Cycles of an access in runs of elements, at most a row of a face each: they are transferred by themselves,

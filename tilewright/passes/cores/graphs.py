@@ -14,7 +14,9 @@ from tilewright.dialects import cores, tile
 from tilewright.dialects.base import array_type, tensor
 from tilewright.dialects.rewriting import insert_before
 from tilewright.dialects.walks import producers_first
-from tilewright.passes.cores.forms import ABSENT, Form, linear, page_counts
+from tilewright.layout.catalogue.paging import ABSENT, Paging
+from tilewright.passes.cores.page_indices import coordinates, page_index
+from tilewright.passes.cores.page_windows import linear
 from tilewright.passes.cores.sections import (
     Held,
     Node,
@@ -24,7 +26,6 @@ from tilewright.passes.cores.sections import (
     bits_of,
     carrier_of,
     convert,
-    coordinates,
     number_of_carrier,
     rounded,
 )
@@ -46,9 +47,9 @@ class Tiles(Protocol):
 
     shared: set[SSAValue]
 
-    def held(self, value: SSAValue, form: Form) -> Held: ...
+    def held(self, value: SSAValue, paging: Paging) -> Held: ...
 
-    def present_form(self, value: SSAValue) -> Form: ...
+    def present_paging(self, value: SSAValue) -> Paging: ...
 
     def load_behind(self, value: SSAValue) -> Loaded | None: ...
 
@@ -60,10 +61,10 @@ PlacedTile = tuple[SSAValue, tuple[int | None, ...]]
 class Graph:
     """Builds the graph of one result: `at` are, for each dim of a tile, the dim of the result along which it goes."""
 
-    def __init__(self, tiles: Tiles, shape: Sequence[int], form: Form) -> None:
+    def __init__(self, tiles: Tiles, shape: Sequence[int], paging: Paging) -> None:
         self._tiles = tiles
         self._shape = shape
-        self._form = form
+        self._paging = paging
         self._memo: dict[PlacedTile, Node] = {}
 
     def node(self, value: SSAValue, at: tuple[int | None, ...]) -> Node:
@@ -187,36 +188,27 @@ class Graph:
         shape = array_type(value).shape
         at = tuple(None if d is None or self._shape[d] == 1 or shape[i] == 1 else d for i, d in enumerate(at))
         where = {d: i for i, d in enumerate(at) if d is not None}
-        wanted = Form(where.get(self._form.rows, ABSENT), where.get(self._form.columns, ABSENT)).of(shape)
-        missing = [
-            own != ABSENT and mine == ABSENT
-            for own, mine in zip((self._form.rows, self._form.columns), (wanted.rows, wanted.columns), strict=True)
-        ]
+        wanted = Paging(where.get(self._paging.rows, ABSENT), where.get(self._paging.columns, ABSENT)).of(shape)
+        missing = [own != ABSENT and mine == ABSENT for own, mine in zip(self._paging.dims, wanted.dims, strict=True)]
         broadcast = {(True, True): cores.SCALAR, (True, False): cores.ROW, (False, True): cores.COLUMN}
         kind = broadcast.get((missing[0], missing[1]), cores.NONE)
-        # A page is turned around or repeated on its way to a register, not both.
-        present = self._tiles.present_form(value).of(shape)
-        transposed = present.swapped == wanted != wanted.swapped and kind == cores.NONE
-        held = self._tiles.held(value, wanted.swapped if transposed else wanted)
-        place_of = coordinates(self._shape, self._form)
-        own, rank = held.form, len(shape)
-        _, rows, columns = page_counts(shape, own)
-        outer = own.outer(rank)
+        # A page is transposed or repeated on its way to a register, not both.
+        present = self._tiles.present_paging(value).of(shape)
+        transposed = present.transposed == wanted != wanted.transposed and kind == cores.NONE
+        held = self._tiles.held(value, wanted.transposed if transposed else wanted)
+        place_of = coordinates(self._paging, self._shape)
+        own = held.paging
 
         def page(row: AffineExpr, column: AffineExpr) -> AffineExpr:
             def along(dim: int) -> AffineExpr:
                 target = ABSENT if dim == ABSENT else at[dim]
                 return ZERO if target is None or target == ABSENT else place_of(target, row, column)
 
-            before = ZERO
-            for d in outer:
-                before = plus(times(before, shape[d]), along(d))
-            if own.turned:
-                return plus(times(plus(times(before, columns), along(own.columns)), rows), along(own.rows))
-            return plus(times(plus(times(before, rows), along(own.rows)), columns), along(own.columns))
+            return page_index(own, shape, along, along(own.rows), along(own.columns))
 
-        all_outer = [d for d in self._form.outer(len(self._shape)) if self._shape[d] > 1]
-        is_flat = kind == cores.NONE and not transposed and not own.turned and all(d in where for d in all_outer)
+        all_outer = [d for d in self._paging.outer(len(self._shape)) if self._shape[d] > 1]
+        is_plain = kind == cores.NONE and not transposed and not own.is_column_major
+        is_flat = is_plain and all(d in where for d in all_outer)
         is_flat = is_flat and [where[d] for d in all_outer] == sorted(where[d] for d in all_outer)
         return Read(held, page, kind, transposed, is_flat, carrier_of(array_type(value).dtype))
 
@@ -241,10 +233,8 @@ def _moved(op: Operation, at: tuple[int | None, ...]) -> tuple[int | None, ...]:
         axes: tuple[int, ...] = op.axes
         return tuple(None if n == 1 != after[a] else at[a] for n, a in zip(before, axes, strict=True))
     if isinstance(op, tile.TransposeOp):
-        turned: list[int | None] = [None] * len(at)
-        for place, source in enumerate(op.permutation):
-            turned[source] = at[place]
-        return tuple(turned)
+        along = dict(zip(op.permutation, at, strict=True))
+        return tuple(along[dim] for dim in range(len(at)))
     if isinstance(op, tile.RelayoutOp):
         return at
     places = unit_places(op)

@@ -16,16 +16,16 @@ from tilewright.dialects.base import array_type
 from tilewright.dialects.rewriting import block_of
 from tilewright.errors import CompilerBug
 from tilewright.layout.catalogue.device_tiles import TILE
-from tilewright.passes.cores.forms import ABSENT, Form, Sum, Window, page_counts, pages_of, stored_corner, window_of
+from tilewright.layout.catalogue.paging import ABSENT, Paging
+from tilewright.passes.cores.page_indices import coordinates, page_index, position_of
+from tilewright.passes.cores.page_windows import Sum, Window, window_of
 from tilewright.passes.cores.rows import emit_tilize
-from tilewright.passes.cores.sections import Held, Padding, coordinates, number_of_carrier
+from tilewright.passes.cores.sections import Held, Padding, number_of_carrier
 from tilewright.passes.cores.threads import (
     ZERO,
     Scope,
     Threads,
-    divided,
     plus,
-    remainder,
     times,
     with_dims,
     with_symbols,
@@ -63,11 +63,11 @@ class LoadedTiles(ABC):
     def held(
         self,
         value: SSAValue,
-        form: Form,
+        paging: Paging,
         need: tuple[Padding, Padding] = (None, None),
         consumer: str = cores.COMPUTE,
     ) -> Held:
-        """A tile in a queue in some form, whose padding along rows and columns is as needed."""
+        """A tile in a queue with a paging, whose padding along rows and columns is as needed."""
 
     @abstractmethod
     def waited(self, tile_held: Held, consumer: str, at_end: bool = True) -> Held:
@@ -90,7 +90,7 @@ class LoadedTiles(ABC):
     def loaded(
         self,
         op: tile.LoadOp,
-        form: Form,
+        paging: Paging,
         fill: Padding,
         consumer: str,
         window: Window | None,
@@ -100,11 +100,11 @@ class LoadedTiles(ABC):
         """A tile of an array. `fill`: what is beyond the array, along rows and columns of pages, or where pages are
         fetched along one of them alone, if no more is needed; with `whole_pages` also along the other dims."""
         if cores.is_by_rows(op.source):
-            return self._tilized(op, form, window)
+            return self._tilized(op, paging, window)
         type, scope = array_type(op.result), self.scope_of(op.result)
-        if window is None and form.turned:
+        if window is None and paging.is_column_major:
             raise CompilerBug("elements are gathered to pages in the order of rows")
-        pages = pages_of(type.shape, form)
+        pages = paging.pages(type.shape)
         format = stored_format(op.source)
         if window is None and format == "bfp8":
             raise refuse(op, "elements of an array of block floats are not read one by one", help="store it as it is")
@@ -115,9 +115,9 @@ class LoadedTiles(ABC):
         if op.fill is not None:
             sides, whole_pages = (True, True), True
         unread = self._unread.get(op, ())
-        sides = sides[0] and form.rows not in unread, sides[1] and form.columns not in unread
+        sides = sides[0] and paging.rows not in unread, sides[1] and paging.columns not in unread
         pads = (number if sides[0] or window is None else None, number if sides[1] or window is None else None)
-        held = Held(queue, form, type, scope, pads)
+        held = Held(queue, paging, type, scope, pads)
         before, self.threads.location = self.threads.location, op.location
         # What is stored to the same array before has arrived, where one mover does both in turn.
         role = cores.WRITER if op.source in self._written else cores.READER
@@ -129,16 +129,16 @@ class LoadedTiles(ABC):
         self.threads.location = before
         return held
 
-    def _tilized(self, op: tile.LoadOp, form: Form, window: Window | None) -> Held:
+    def _tilized(self, op: tile.LoadOp, paging: Paging, window: Window | None) -> Held:
         """A tile of an array that is stored by rows: pages side by side, whose padding is undefined."""
         type, scope = array_type(op.result), self.scope_of(op.result)
         if window is None or op.fill is not None:
             raise CompilerBug("rows are made tiles by kernels that do no more")
-        pages = {"pages": pages_of(type.shape, form)}
+        pages = {"pages": paging.pages(type.shape)}
         capacity = self.capacity(pages["pages"], scope, self._buffers)
-        rows = Held(self.threads.queue(stored_format(op.source), capacity), form, type, scope)
-        tiles = Held(self.threads.queue(storage_format(type.dtype), capacity), form, type, scope)
-        extents, maps = self.page_maps(window, type.shape, form, op.symbols)
+        rows = Held(self.threads.queue(stored_format(op.source), capacity), paging, type, scope)
+        tiles = Held(self.threads.queue(storage_format(type.dtype), capacity), paging, type, scope)
+        extents, maps = self.page_maps(window, type.shape, paging, op.symbols)
         add = self.threads.add
         with self.threads.inside(cores.READER, scope):
             add(cores.READER, cores.ReserveOp, [rows.queue], pages)
@@ -163,7 +163,7 @@ class LoadedTiles(ABC):
         add, queue, array = self.threads.add, held.queue, self.refs[op.source]
         pages = {"pages": held.pages}
         add(role, cores.ReserveOp, [queue], pages)
-        extents, maps = self.page_maps(window, held.type.shape, held.form, op.symbols)
+        extents, maps = self.page_maps(window, held.type.shape, held.paging, op.symbols)
         add(role, cores.FetchOp, [array, queue], {"extents": extents}, maps)
         add(role, cores.BarrierOp, [], {"of": cores.READ})
         within, outside = _reaches_beyond(window, held.type.shape, tile.ref_type(op.source).shape)
@@ -176,11 +176,11 @@ class LoadedTiles(ABC):
         add(role, cores.PushOp, [queue], pages)
 
     def page_maps(
-        self, window: Window, shape: Sequence[int], form: Form, symbols: Sequence[SSAValue]
+        self, window: Window, shape: Sequence[int], paging: Paging, symbols: Sequence[SSAValue]
     ) -> tuple[tuple[int, ...], dict[str, tuple[int, list[AffineExpr]]]]:
         """Pages of a window, and where they are in a queue."""
-        outer = [d for d in form.outer(len(shape)) if shape[d] > 1]
-        _, rows, columns = page_counts(shape, form)
+        outer = [d for d in paging.outer(len(shape)) if shape[d] > 1]
+        _, rows, columns = paging.counts(shape)
         places = {d: AffineExpr.dimension(i) for i, d in enumerate(outer)}
         row, column = AffineExpr.dimension(len(outer)), AffineExpr.dimension(len(outer) + 1)
         extents = (*(shape[d] for d in outer), rows, columns)
@@ -188,19 +188,13 @@ class LoadedTiles(ABC):
         for dim, start in zip(window.dims, window.starts, strict=True):
             own = (
                 row
-                if dim == form.rows != ABSENT
+                if dim == paging.rows != ABSENT
                 else column
-                if dim == form.columns != ABSENT
+                if dim == paging.columns != ABSENT
                 else places.get(dim, ZERO)
             )
             results.append(plus(self._sum(start, symbols), own))
-        before = ZERO
-        for d in outer:
-            before = plus(times(before, shape[d]), places[d])
-        if form.turned:
-            at = plus(times(plus(times(before, columns), column), rows), row)
-        else:
-            at = plus(times(plus(times(before, rows), row), columns), column)
+        at = page_index(paging, shape, lambda dim: places.get(dim, ZERO), row, column)
         return extents, {"map": (len(extents), results), "at": (len(extents), [at])}
 
     def _sum(self, start: Sum, symbols: Sequence[SSAValue]) -> AffineExpr:
@@ -211,7 +205,7 @@ class LoadedTiles(ABC):
 
     def _gather(self, op: tile.LoadOp, held: Held, fill: float | None, role: str) -> None:
         add, queue = self.threads.add, held.queue
-        lanes = self.lanes(op, held.form, role)
+        lanes = self.lanes(op, held.paging, role)
         pages = {"pages": held.pages}
         add(role, cores.ReserveOp, [queue], pages)
         attributes = self._lane_attributes(held)
@@ -221,13 +215,13 @@ class LoadedTiles(ABC):
         add(role, cores.GatherOp, [self.refs[op.source], queue], attributes, maps, [h.queue for h in lanes])
         add(role, cores.PushOp, [queue], pages)
 
-    def lanes(self, op: tile.LoadOp | tile.StoreOp, form: Form, consumer: str) -> list[Held]:
+    def lanes(self, op: tile.LoadOp | tile.StoreOp, paging: Paging, consumer: str) -> list[Held]:
         """Tiles of integers that state, lane by lane, where elements are."""
         tiles = [s for s in op.symbols if not isinstance(s.type, IndexType)]
-        return [self.held(s, form, consumer=consumer) for s in tiles]
+        return [self.held(s, paging, consumer=consumer) for s in tiles]
 
     def _lane_attributes(self, held: Held) -> dict[str, Any]:
-        return {"shape": held.type.shape, "rows": held.form.rows, "columns": held.form.columns}
+        return {"shape": held.type.shape, "rows": held.paging.rows, "columns": held.paging.columns}
 
     def lane_maps(
         self, map: AffineMap, symbols: Sequence[SSAValue], rank: int
@@ -237,31 +231,26 @@ class LoadedTiles(ABC):
         results = [with_symbols(e, lambda p: replaced[p]) for e in map.results]
         return {"map": (rank, results), "at": (0, [ZERO])}
 
-    def _generated(self, op: tile.IotaOp, form: Form) -> Held:
+    def _generated(self, op: tile.IotaOp, paging: Paging) -> Held:
         """A tile of positions, which the reader stores number by number; once, where no index is part of them."""
         type, scope = array_type(op.result), self.scope_of(op.result) if op.symbols else self._top
-        pages = pages_of(type.shape, form)
+        pages = paging.pages(type.shape)
         queue = self.threads.queue(dtypes.i32.name, self.capacity(pages, scope, self._buffers))
         row, column, page = (AffineExpr.dimension(d) for d in range(3))
-        _, rows, columns = page_counts(type.shape, form)
-        place_of = coordinates(type.shape, form)
-        tile_row, tile_column = divided(page, columns), remainder(page, columns)
-        if form.turned:
-            outer = divided(page, rows * columns)
-            tile_row = plus(times(outer, rows), remainder(page, rows))
-            tile_column = remainder(divided(page, rows), columns)
+        place_of = coordinates(paging, type.shape)
+        tile_row, tile_column = position_of(paging, type.shape, page)
 
         def at(dim: int) -> AffineExpr:
             own = place_of(dim, tile_row, tile_column)
-            if dim == form.rows:
+            if dim == paging.rows:
                 return plus(times(own, TILE), row)
-            return plus(times(own, TILE), column) if dim == form.columns else own
+            return plus(times(own, TILE), column) if dim == paging.columns else own
 
         (expression,) = op.map.results
         number = with_dims(with_symbols(expression, lambda p: self.index[op.symbols[p]]), at)
-        held = Held(queue, form, ArrayType(type.shape, type.dtype), scope)
+        held = Held(queue, paging, ArrayType(type.shape, type.dtype), scope)
         with self.threads.inside(cores.READER, scope):
-            corner = stored_corner(form)
+            corner = paging.corner
             is_whole = corner == (TILE, TILE) or isinstance(number, AffineConstantExpr)
             self._generate(queue, pages, number, {} if is_whole else {"corner": corner})
         return held
@@ -281,21 +270,21 @@ class LoadedTiles(ABC):
             with self.threads.inside(cores.READER, self._top):
                 self._generate(queue, 1, AffineExpr.dimension(side), {"choice": choice})
             type = ArrayType((TILE, TILE), dtypes.bool_)
-            self._masks[limit, side] = Held(queue, Form(0, 1), type, self._top)
+            self._masks[limit, side] = Held(queue, Paging(0, 1), type, self._top)
         return self.waited(self._masks[limit, side], cores.COMPUTE)
 
-    def columns_inside(self, op: tile.StoreOp, window: Window, form: Form) -> Held:
+    def columns_inside(self, op: tile.StoreOp, window: Window, paging: Paging) -> Held:
         """Pages, one for each column of a window's pages, with 1 in columns that the array has, and 0 beyond it."""
         type, array = array_type(op.value), tile.ref_type(op.destination)
         scope = self.scopes[block_of(op)]
-        count = page_counts(type.shape, form)[2]
+        count = paging.counts(type.shape)[2]
         limit = array.shape[-1] if array.shape else 1
         queue = self.threads.queue(dtypes.bf16.name, count, "mask")
         choice = ArrayAttr([FloatAttr(float(n), f64) for n in (limit, 1, 0)])
         page = plus(self._sum(window.starts[-1], op.symbols), AffineExpr.dimension(2))
         with self.threads.inside(cores.READER, scope):
             self._generate(queue, count, plus(times(page, TILE), AffineExpr.dimension(1)), {"choice": choice})
-        held = Held(queue, Form(0, 1), ArrayType((TILE, count * TILE), dtypes.bool_), scope)
+        held = Held(queue, Paging(0, 1), ArrayType((TILE, count * TILE), dtypes.bool_), scope)
         return self.waited(held, cores.COMPUTE)
 
     def ones(self) -> Held:
@@ -304,7 +293,7 @@ class LoadedTiles(ABC):
             queue = self.threads.queue(dtypes.bf16.name, 1, "scaler")
             with self.threads.inside(cores.READER, self._top):
                 self._generate(queue, 1, AffineExpr.constant(1), {"face_rows": True})
-            self._ones = Held(queue, Form(0, 1), ArrayType((TILE, TILE), dtypes.bf16), self._top)
+            self._ones = Held(queue, Paging(0, 1), ArrayType((TILE, TILE), dtypes.bf16), self._top)
         return self.waited(self._ones, cores.COMPUTE)
 
 

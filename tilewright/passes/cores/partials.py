@@ -17,8 +17,8 @@ from xdsl.ir.affine import AffineExpr
 from tilewright.cost.cores.tiles import Split, shared_loop
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import array_type
+from tilewright.layout.catalogue.paging import Paging
 from tilewright.machines.core_grid import CoreGrid
-from tilewright.passes.cores.forms import default_form, pages_of
 from tilewright.passes.cores.sections import Held
 from tilewright.passes.cores.threads import CORE_COLUMN, CORE_ROW, Scope, Threads, divided, plus, remainder, times
 from tilewright.passes.cores.tile_facts import changes_nothing
@@ -101,7 +101,7 @@ def shared_of(kernel: tile.KernelOp, grid: CoreGrid) -> Shared | None:
 
 def _pages(value: SSAValue) -> int:
     shape = array_type(value).shape
-    return pages_of(shape, default_form(shape))
+    return Paging.default(shape).pages(shape)
 
 
 def _loaded_pages(loop: tile.ForOp) -> int:
@@ -191,5 +191,5 @@ def emit_gather(threads: Threads, shared: Shared, partials: Sequence[Held]) -> l
 def stacked(queue: SSAValue, partial: Held, count: int, scope: Scope) -> Held:
     """The partial results of all cores as one tile with a leading dim."""
     shape = (count, *partial.type.shape)
-    form = partial.form.renamed({d: d + 1 for d in range(partial.type.rank)}).of(shape)
-    return Held(queue, form, ArrayType(shape, partial.type.dtype), scope)
+    paging = partial.paging.renamed({d: d + 1 for d in range(partial.type.rank)}).of(shape)
+    return Held(queue, paging, ArrayType(shape, partial.type.dtype), scope)

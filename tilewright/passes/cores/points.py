@@ -11,7 +11,7 @@ from xdsl.ir.affine import AffineExpr
 from tilewright.cost.cores.tiles import Split
 from tilewright.dialects import tile
 from tilewright.machines.core_grid import CoreGrid
-from tilewright.passes.cores.forms import Sum, linear
+from tilewright.passes.cores.page_windows import Sum, linear
 from tilewright.passes.cores.threads import CORE_COLUMN, CORE_ROW, ZERO, divided, plus, remainder, times
 
 

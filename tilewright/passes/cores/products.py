@@ -15,12 +15,13 @@ from tilewright.passes.cores.threads import ZERO, Threads, divided, plus, remain
 
 @dataclass(frozen=True)
 class Product:
-    """Tiles that are multiplied; pages of a right operand that is `turned` are transposed. Results are added to those
-    of `start`; with a `counter` to what the pages of the results' queue hold, from its second trip on."""
+    """Tiles that are multiplied. The pages of a right operand that `is_transposed` are in column-major order, and each
+    is transposed as it is read. Results are added to those of `start`; with a `counter` to what the pages of the
+    results' queue hold, from its second trip on."""
 
     left: Held
     right: Held
-    turned: bool
+    is_transposed: bool
     start: Held | None
     counter: AffineExpr | None
 
@@ -28,7 +29,7 @@ class Product:
     def counts(self) -> tuple[int, int, int]:
         """Pages along rows, columns and depth."""
         _, rows, depth = self.left.counts
-        return rows, self.right.counts[1 if self.turned else 2], depth
+        return rows, self.right.counts[1 if self.is_transposed else 2], depth
 
 
 def emit_product(threads: Threads, product: Product, queue: SSAValue, registers: int) -> None:
@@ -67,7 +68,7 @@ def _emit_block(
         maps = {"at": (1, [plus(page, product.start.first)])}
         threads.add(cores.COMPUTE, cores.CopyOp, [product.start.queue], {**where, "broadcast": cores.NONE}, maps)
     attributes = {**where, "block": (height, width, depth), "left_stride": depth, "right_stride": columns}
-    if product.turned:
+    if product.is_transposed:
         attributes["transpose"] = True
     maps = {
         "left_at": (0, [plus(times(row, depth), product.left.first)]),

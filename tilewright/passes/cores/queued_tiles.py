@@ -1,4 +1,4 @@
-"""Tiles in the queues of a core: their producers, forms and padding."""
+"""Tiles in the queues of a core: their producers, pagings and padding."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from tilewright.dialects.base import array_type
 from tilewright.dialects.walks import producers_first
 from tilewright.errors import CompilerBug
 from tilewright.layout.catalogue.device_tiles import TILE
-from tilewright.passes.cores.forms import ABSENT, Form, completed, default_form, natural_form, page_counts, pages_of
+from tilewright.layout.catalogue.paging import ABSENT, Paging
 from tilewright.passes.cores.graphs import Graph
 from tilewright.passes.cores.loaded_tiles import LoadedTiles
+from tilewright.passes.cores.page_indices import page_at
+from tilewright.passes.cores.page_windows import natural_paging
 from tilewright.passes.cores.sections import (
     Held,
     Node,
@@ -31,7 +33,6 @@ from tilewright.passes.cores.sections import (
     emit_section,
     number_of_carrier,
     padding_of,
-    page_at,
     plan_of,
     read_again,
     replaced,
@@ -47,7 +48,7 @@ from tilewright.passes.cores.tile_facts import (
     is_unit_reshape,
     is_vague,
     load_behind_of,
-    reduced_form,
+    reduced_paging,
     storage_format,
     unit_places,
 )
@@ -70,7 +71,7 @@ class QueuedTiles(LoadedTiles):
         super().__init__(threads, refs, written, unread, buffers)
         self.shared = shared
         self._registers = registers
-        self.forms: dict[SSAValue, Form] = {}
+        self.pagings: dict[SSAValue, Paging] = {}
         self._anchored: dict[SSAValue, bool] = {}
         self._held: dict[SSAValue, list[tuple[Held, str]]] = {}
 
@@ -82,22 +83,22 @@ class QueuedTiles(LoadedTiles):
         """Bind a block to the threads' current scope: its operations are emitted there, once."""
         self.scopes[block] = self._top = self.threads.scopes[-1]
 
-    def present_form(self, value: SSAValue) -> Form:
-        """The form in which a tile is, or comes."""
-        mine = [found.form for found, taker in self._held.get(value, ()) if taker == cores.COMPUTE]
-        return Form(mine[0].rows, mine[0].columns) if mine else self.natural(value)
+    def present_paging(self, value: SSAValue) -> Paging:
+        """The paging of a tile in its queue; before it has one, the natural paging."""
+        mine = [found.paging for found, taker in self._held.get(value, ()) if taker == cores.COMPUTE]
+        return mine[0].row_major if mine else self.natural(value)
 
-    def natural(self, value: SSAValue) -> Form:
-        """The form in which a tile is made without a transpose."""
-        for needed in producers_first([value], self._shaping_operand, self.forms):
+    def natural(self, value: SSAValue) -> Paging:
+        """The paging in which a tile is computed without a transpose."""
+        for needed in producers_first([value], self._shaping_operand, self.pagings):
             shape = array_type(needed).shape
-            self.forms[needed] = default_form(shape)  # where a loop's tile depends on itself
+            self.pagings[needed] = Paging.default(shape)  # where a loop's tile depends on itself
             found = self._natural(needed, shape)
-            self.forms[needed] = completed(found.rows, found.columns, shape)
-        return self.forms[value]
+            self.pagings[needed] = found.completed(shape)
+        return self.pagings[value]
 
     def _shaping_operand(self, value: SSAValue) -> Sequence[SSAValue]:
-        """The operand whose form an operation's result takes on, if there is one."""
+        """The operand whose paging the result of an operation has, if there is one."""
         op = value.owner
         if isinstance(op, tile.MapOp):
             return self._shaping_operands(op)[:1]
@@ -111,20 +112,20 @@ class QueuedTiles(LoadedTiles):
         return ()
 
     def _shaping_operands(self, op: tile.MapOp) -> Sequence[SSAValue]:
-        """The operands whose form a function may take on, those that are in pages where there are any."""
+        """The operands whose paging the result of a function may have, those that are in pages where there are any."""
         known = [o for o in op.operands if not is_vague(o)]
         return [o for o in known if is_anchored(o, self._anchored)] or known
 
-    def _natural(self, value: SSAValue, shape: Sequence[int]) -> Form:
+    def _natural(self, value: SSAValue, shape: Sequence[int]) -> Paging:
         op = value.owner
         if isinstance(op, Block):
             loop = op.parent_op()
             if not isinstance(loop, tile.ForOp):
-                return default_form(shape)
-            return self.carried_form(loop, list(op.args).index(value) - 1)  # type: ignore[arg-type]
+                return Paging.default(shape)
+            return self.carried_paging(loop, list(op.args).index(value) - 1)  # type: ignore[arg-type]
         match op:
             case tile.LoadOp():
-                return natural_form(op.map, shape, tile.ref_type(op.source).shape)
+                return natural_paging(op.map, shape)
             case tile.TransposeOp():
                 own = self.natural(op.operands[0])
                 permutation: tuple[int, ...] = op.permutation
@@ -133,10 +134,10 @@ class QueuedTiles(LoadedTiles):
                 axes: tuple[int, ...] = op.axes
                 return self.natural(op.operands[0]).renamed(dict(enumerate(axes)))
             case tile.ReduceOp():
-                return reduced_form(self.natural(op.operands[0]), op)
+                return reduced_paging(self.natural(op.operands[0]), op)
             case tile.MapOp():
                 anchored = self._shaping_operands(op)
-                return self.natural(anchored[0]) if anchored else default_form(shape)
+                return self.natural(anchored[0]) if anchored else Paging.default(shape)
             case tile.IfOp():
                 last = op.then.block.last_op
                 given = last.operands if last is not None else ()
@@ -146,60 +147,60 @@ class QueuedTiles(LoadedTiles):
             case tile.ScanOp() | tile.SortOp():
                 return self.natural(op.operands[0])
             case tile.ForOp():
-                return self.carried_form(op, list(op.results).index(value))  # type: ignore[arg-type]
+                return self.carried_paging(op, list(op.results).index(value))  # type: ignore[arg-type]
             case _ if is_unit_reshape(op):
                 own, places = self.natural(op.operands[0]), unit_places(op)
                 return own.renamed(places)
             case _:
-                return default_form(shape)
+                return Paging.default(shape)
 
-    def carried_form(self, loop: tile.ForOp, position: int) -> Form:
+    def carried_paging(self, loop: tile.ForOp, position: int) -> Paging:
         initial = loop.initial[position]
         if not is_vague(initial):
             return self.natural(initial)
         last = loop.body.block.last_op
-        return self.natural(last.operands[position]) if last is not None else default_form(array_type(initial).shape)
+        return self.natural(last.operands[position]) if last is not None else Paging.default(array_type(initial).shape)
 
     def held(
         self,
         value: SSAValue,
-        form: Form,
+        paging: Paging,
         need: tuple[Padding, Padding] = (None, None),
         consumer: str = cores.COMPUTE,
     ) -> Held:
-        """A tile in a queue in some form, whose padding along rows and columns is as needed."""
-        value, form = self.relabelled(value, form)
+        """A tile in a queue with a paging, whose padding along rows and columns is as needed."""
+        value, paging = self.relabelled(value, paging)
         type = array_type(value)
-        form = form.of(type.shape)
-        need = self._needed(type, form, need)
+        paging = paging.of(type.shape)
+        need = self._needed(type, paging, need)
         for found, taker in self._held.get(value, ()):
-            if taker == consumer == cores.COMPUTE and found.form == form and _is_enough(found, need):
+            if taker == consumer == cores.COMPUTE and found.paging == paging and _is_enough(found, need):
                 return self.waited(found, consumer)
-        made = self._made(value, form, need, consumer)
+        made = self._made(value, paging, need, consumer)
         self._held.setdefault(value, []).append((made, consumer))
         return self.waited(made, consumer)
 
-    def relabelled(self, value: SSAValue, form: Form) -> tuple[SSAValue, Form]:
+    def relabelled(self, value: SSAValue, paging: Paging) -> tuple[SSAValue, Paging]:
         """The source tile whose pages a view shares."""
         op = value.owner
         while value not in self.shared and isinstance(op, Operation):
             if isinstance(op, tile.TransposeOp):
                 permutation: tuple[int, ...] = op.permutation
-                form = form.renamed(dict(enumerate(permutation)))
+                paging = paging.renamed(dict(enumerate(permutation)))
             elif is_unit_reshape(op):
                 back = {new: old for old, new in unit_places(op).items()}
-                form = form.renamed(back)
+                paging = paging.renamed(back)
             elif not isinstance(op, tile.RelayoutOp):
                 break
             value = op.operands[0]
             op = value.owner
-        return value, form
+        return value, paging
 
-    def _needed(self, type: ArrayType, form: Form, need: tuple[Padding, Padding]) -> tuple[Padding, Padding]:
+    def _needed(self, type: ArrayType, paging: Paging, need: tuple[Padding, Padding]) -> tuple[Padding, Padding]:
         """Of what is needed, that for which there is padding."""
         rows, columns = (
             None if dim != ABSENT and type.shape[dim] % TILE == 0 else value
-            for dim, value in zip((form.rows, form.columns), need, strict=True)
+            for dim, value in zip(paging.dims, need, strict=True)
         )
         return rows, columns
 
@@ -216,7 +217,7 @@ class QueuedTiles(LoadedTiles):
             tile_held.scope.endings.append(pop)
         return tile_held
 
-    def _made(self, value: SSAValue, form: Form, need: tuple[Padding, Padding], consumer: str) -> Held:
+    def _made(self, value: SSAValue, paging: Paging, need: tuple[Padding, Padding], consumer: str) -> Held:
         op = value.owner
         source = self.load_behind(value)
         if source is not None:
@@ -230,61 +231,60 @@ class QueuedTiles(LoadedTiles):
                 (wanted, wanted),
             ):
                 window = self.window(load)
-                if window is None or (window.form.rows, window.form.columns) == (form.rows, form.columns):
-                    sides = need[0] is not None or form.rows in dims, need[1] is not None or form.columns in dims
-                    whole = bool(dims - {form.rows, form.columns})
-                    return self.loaded(load, form, wanted, consumer, window, sides, whole)
-                if (window.form.rows, window.form.columns) != (form.columns, form.rows) and not form.turned:
-                    return self.loaded(load, form, wanted, consumer, None)
+                if window is None or window.paging.dims == paging.dims:
+                    sides = need[0] is not None or paging.rows in dims, need[1] is not None or paging.columns in dims
+                    whole = bool(dims - {*paging.dims})
+                    return self.loaded(load, paging, wanted, consumer, window, sides, whole)
+                if window.paging.dims != paging.transposed.dims and not paging.is_column_major:
+                    return self.loaded(load, paging, wanted, consumer, None)
         if isinstance(op, tile.IotaOp) and consumer != cores.WRITER and not is_place_of_lanes(op):
-            return self._generated(op, form)
-        may_rearrange = need == (None, None) and not form.turned and consumer == cores.COMPUTE
+            return self._generated(op, paging)
+        may_rearrange = need == (None, None) and not paging.is_column_major and consumer == cores.COMPUTE
         if may_rearrange and isinstance(op, tile.SliceOp | tile.ConcatOp | tile.ReshapeOp) and not is_unit_reshape(op):
-            return self._rearranged(op, pieces_of(op), form)
-        mine = [found.form for found, taker in self._held.get(value, ()) if taker == cores.COMPUTE]
-        if may_rearrange and mine and all((own.rows, own.columns) not in _two_ways(form) for own in mine):
+            return self._rearranged(op, pieces_of(op), paging)
+        mine = [found.paging for found, taker in self._held.get(value, ()) if taker == cores.COMPUTE]
+        if may_rearrange and mine and all(own.dims not in (paging.dims, paging.transposed.dims) for own in mine):
             shape = array_type(value).shape
             same = tuple(AffineExpr.dimension(d) for d in range(len(shape)))
-            return self._rearranged(None, [Piece(value, shape, same, same)], form)
-        return self._computed(value, form, need, consumer)
+            return self._rearranged(None, [Piece(value, shape, same, same)], paging)
+        return self._computed(value, paging, need, consumer)
 
-    def _rearranged(self, op: Operation | None, pieces: Sequence[Piece], form: Form) -> Held:
+    def _rearranged(self, op: Operation | None, pieces: Sequence[Piece], paging: Paging) -> Held:
         """A tile whose elements are others' in other positions: a mover copies them one by one."""
         value = pieces[0].value if op is None else op.results[0]
         type, scope = array_type(value), self.scope_of(value)
-        form = form.of(type.shape)
-        pages = {"pages": pages_of(type.shape, form)}
+        paging = paging.of(type.shape)
+        pages = {"pages": paging.pages(type.shape)}
         queue = self.threads.queue(storage_format(type.dtype), pages["pages"])
-        forms = [self.present_form(piece.value).of(array_type(piece.value).shape) for piece in pieces]
-        taken = [self._element_by_element(p.value, f) for p, f in zip(pieces, forms, strict=True)]
+        pagings = [self.present_paging(piece.value).of(array_type(piece.value).shape) for piece in pieces]
+        taken = [self._element_by_element(p.value, f) for p, f in zip(pieces, pagings, strict=True)]
         with self.threads.inside(cores.READER, scope):
             self.threads.add(cores.READER, cores.ReserveOp, [queue], pages)
-            for piece, source, own in zip(pieces, taken, forms, strict=True):
+            for piece, source, own in zip(pieces, taken, pagings, strict=True):
                 attributes = {
                     "extents": piece.extents,
                     "source_shape": array_type(piece.value).shape,
                     "source_rows": own.rows,
                     "source_columns": own.columns,
                     "shape": type.shape,
-                    "rows": form.rows,
-                    "columns": form.columns,
+                    "rows": paging.rows,
+                    "columns": paging.columns,
                 }
                 rank = len(piece.extents)
                 maps = {"map": (rank, piece.target), "source_map": (rank, piece.source)}
                 self.threads.add(cores.READER, cores.RearrangeOp, [source.queue, queue], attributes, maps)
             self.threads.add(cores.READER, cores.PushOp, [queue], pages)
-        return Held(queue, form, type, scope)
+        return Held(queue, paging, type, scope)
 
     def in_lines(self, op: tile.ScanOp | tile.SortOp, fn: str) -> None:
         """Scan tiles by a function, or sort them: the reader does it, element by element."""
-        form = self.natural(op.operands[0])
-        form = Form(form.rows, form.columns)
+        paging = self.natural(op.operands[0]).row_major
         types = [array_type(operand) for operand in op.operands]
-        sources = [self._element_by_element(operand, form) for operand in op.operands]
-        scope, count = self.scope_of(op.results[0]), pages_of(types[0].shape, form)
+        sources = [self._element_by_element(operand, paging) for operand in op.operands]
+        scope, count = self.scope_of(op.results[0]), paging.pages(types[0].shape)
         queues = [self.threads.queue(storage_format(type.dtype), count) for type in types]
         add, pages = self.threads.add, {"pages": count}
-        lines = {"axis": op.axis, "shape": types[0].shape, "rows": form.rows, "columns": form.columns}
+        lines = {"axis": op.axis, "shape": types[0].shape, "rows": paging.rows, "columns": paging.columns}
         with self.threads.inside(cores.READER, scope):
             for queue in queues:
                 add(cores.READER, cores.ReserveOp, [queue], pages)
@@ -302,14 +302,14 @@ class QueuedTiles(LoadedTiles):
             for queue in queues:
                 add(cores.READER, cores.PushOp, [queue], pages)
         for result, queue, type in zip(op.results, queues, types, strict=True):
-            self.add(result, self.waited(Held(queue, form, type, scope), cores.COMPUTE))
+            self.add(result, self.waited(Held(queue, paging, type, scope), cores.COMPUTE))
 
-    def _element_by_element(self, value: SSAValue, form: Form) -> Held:
+    def _element_by_element(self, value: SSAValue, paging: Paging) -> Held:
         """A tile that a mover reads, in a format in which each element stands for itself."""
-        found = self.held(value, form, consumer=cores.READER)
+        found = self.held(value, paging, consumer=cores.READER)
         if found.format == storage_format(found.type.dtype):
             return found
-        return self.waited(self._computed(value, form, (None, None), cores.READER), cores.READER)
+        return self.waited(self._computed(value, paging, (None, None), cores.READER), cores.READER)
 
     def load_behind(self, value: SSAValue) -> Loaded | None:
         """The load that a tile is, or whose lanes beyond the array it fills, and with what; None where it is more, or
@@ -317,42 +317,42 @@ class QueuedTiles(LoadedTiles):
         found = load_behind_of(value.owner) if isinstance(value.owner, Operation) and value not in self.shared else None
         return None if found is None or found.load.source in self._written else found
 
-    def _computed(self, value: SSAValue, form: Form, need: tuple[Padding, Padding], consumer: str) -> Held:
+    def _computed(self, value: SSAValue, paging: Paging, need: tuple[Padding, Padding], consumer: str) -> Held:
         type, scope = array_type(value), self.scope_of(value)
         format = storage_format(type.dtype)
-        pages = pages_of(type.shape, form)
+        pages = paging.pages(type.shape)
         buffers = 1 if consumer == cores.COMPUTE else self._buffers
         queue = self.threads.queue(format, self.capacity(pages, scope, buffers))
         with self.threads.inside(cores.COMPUTE, scope):
-            pads = self.compute_into(value, form, need, queue)
-        return Held(queue, form, type, scope, pads)
+            pads = self.compute_into(value, paging, need, queue)
+        return Held(queue, paging, type, scope, pads)
 
     def compute_into(
         self,
         value: SSAValue,
-        form: Form,
+        paging: Paging,
         need: tuple[Padding, Padding],
         queue: SSAValue,
         inside: Held | None = None,
     ) -> tuple[Padding, Padding]:
-        """Compute a tile in a form, and push it; gives what its padding holds. Columns that are not `inside` are 0."""
+        """Compute a tile with a paging, and push it; return what its padding holds. Columns not `inside` are 0."""
         type = array_type(value)
-        root = self._graph(value, form)
+        root = self._graph(value, paging)
         if inside is not None:
             read = Read(inside, lambda row, column: column, cores.NONE, False, False, dtypes.f32)
             root = apply("select", [read, root, Number(0.0, root.carrier)], type.dtype)
-        root, spills = self._fitted(root, type.shape, form)
-        counts = page_counts(type.shape, form)
+        root, spills = self._fitted(root, type.shape, paging)
+        counts = paging.counts(type.shape)
         pads = [padding_of(root, side) for side in (0, 1)]
         cut = [n is not None and pads[side] != n for side, n in enumerate(need)]
         pages = {"pages": prod(counts)}
         self.threads.add(cores.COMPUTE, cores.ReserveOp, [queue], pages)
-        target = Target(queue, page_at(type.shape, form))
-        is_flat = not form.turned and not any(cut)
+        target = Target(queue, page_at(paging, type.shape))
+        is_flat = not paging.is_column_major and not any(cut)
         for places, sides in _parts(counts, cut):
             masked = root
             for side in sides:
-                masked = self._masked(masked, type, form, side, need[side])
+                masked = self._masked(masked, type, paging, side, need[side])
                 pads[side] = need[side]
             emit_section(self.threads, masked, [target], places, is_flat, self._registers)
         self.threads.add(cores.COMPUTE, cores.PushOp, [queue], pages)
@@ -360,11 +360,11 @@ class QueuedTiles(LoadedTiles):
             self.threads.add(cores.COMPUTE, cores.PopOp, [spill], pages)
         return pads[0], pads[1]
 
-    def _fitted(self, root: Node, shape: tuple[int, ...], form: Form) -> tuple[Node, list[SSAValue]]:
+    def _fitted(self, root: Node, shape: tuple[int, ...], paging: Paging) -> tuple[Node, list[SSAValue]]:
         """A graph for which there are registers, and the queues of what was computed for it before."""
         spills: list[SSAValue] = []
-        outer, rows, columns = page_counts(shape, form)
-        pages, page = {"pages": outer * rows * columns}, page_at(shape, form)
+        outer, rows, columns = paging.counts(shape)
+        pages, page = {"pages": outer * rows * columns}, page_at(paging, shape)
         if plan_of(root).registers > self._registers:
             root = read_again(root)
         while plan_of(root).registers > self._registers:
@@ -372,29 +372,29 @@ class QueuedTiles(LoadedTiles):
             queue = self.threads.queue(node.carrier.name, pages["pages"], "spill")
             self.threads.add(cores.COMPUTE, cores.ReserveOp, [queue], pages)
             places = Places((0, outer * rows), (0, columns))
-            emit_section(self.threads, node, [Target(queue, page)], places, not form.turned, self._registers)
+            emit_section(self.threads, node, [Target(queue, page)], places, not paging.is_column_major, self._registers)
             self.threads.add(cores.COMPUTE, cores.PushOp, [queue], pages)
             self.threads.add(cores.COMPUTE, cores.WaitOp, [queue], pages)
             pads = padding_of(node, 0), padding_of(node, 1)
-            held = Held(queue, form, ArrayType(shape, node.carrier), self.threads.scopes[-1], pads)
-            read = Read(held, page, cores.NONE, False, not form.turned, node.carrier)
+            held = Held(queue, paging, ArrayType(shape, node.carrier), self.threads.scopes[-1], pads)
+            read = Read(held, page, cores.NONE, False, not paging.is_column_major, node.carrier)
             root = replaced(root, node, read)
             spills.append(queue)
         return root, spills
 
-    def _masked(self, root: Node, type: ArrayType, form: Form, side: int, value: Padding) -> Node:
+    def _masked(self, root: Node, type: ArrayType, paging: Paging, side: int, value: Padding) -> Node:
         """A graph with a value where it is beyond its tile."""
-        dim = (form.rows, form.columns)[side]
+        dim = paging.dims[side]
         limit = 1 if dim == ABSENT else type.shape[dim] % TILE
         mask = self._mask(limit, side)
         read = Read(mask, lambda row, column: ZERO, cores.NONE, False, False, dtypes.f32)
         number = float(value) if isinstance(value, int | float) else 0.0
         return apply("select", [read, root, Number(number, root.carrier)], type.dtype)
 
-    def _graph(self, value: SSAValue, form: Form) -> Node:
+    def _graph(self, value: SSAValue, paging: Paging) -> Node:
         """How a tile is computed, place by place, from tiles in queues."""
         shape = array_type(value).shape
-        graph = Graph(self, shape, form)
+        graph = Graph(self, shape, paging)
         found = self._held.get(value)
         own = [h for h, taker in found if taker == cores.COMPUTE] if found else []
         if own:
@@ -446,11 +446,6 @@ def pieces_of(op: tile.SliceOp | tile.ConcatOp | tile.ReshapeOp) -> list[Piece]:
                 pieces.append(Piece(operand, extents, same, target))
                 first += extents[axis]
             return pieces
-
-
-def _two_ways(form: Form) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The dims along rows and columns, and those of the transposed pages."""
-    return (form.rows, form.columns), (form.columns, form.rows)
 
 
 def _is_enough(found: Held, need: tuple[Padding, Padding]) -> bool:

@@ -14,7 +14,8 @@ from xdsl.ir.affine import AffineExpr
 from tilewright.dialects import cores
 from tilewright.dtypes import DType
 from tilewright.layout.catalogue.device_tiles import TILE
-from tilewright.passes.cores.forms import ABSENT
+from tilewright.layout.catalogue.paging import ABSENT
+from tilewright.passes.cores.page_indices import page_index
 from tilewright.passes.cores.sections import Held, carrier_of, step
 from tilewright.passes.cores.threads import ZERO, Threads, divided, plus, remainder, times
 from tilewright.primitives import ArrayType
@@ -35,37 +36,34 @@ class Reduction:
     @property
     def kept(self) -> list[int]:
         """Dims that the results have, in pages: others, then rows, then columns."""
-        form, rank = self.held.form, self.held.type.rank
-        order = [*form.outer(rank), *(d for d in (form.rows, form.columns) if d != ABSENT)]
-        return [d for d in order if d not in self.dims]
+        return [d for d in self._order if d not in self.dims]
+
+    @property
+    def _order(self) -> list[int]:
+        paging, rank = self.held.paging, self.held.type.rank
+        return [*paging.outer(rank), *(d for d in paging.dims if d != ABSENT)]
 
     def extent(self, dim: int) -> int:
-        size = self.held.type.shape[dim]
-        return -(-size // TILE) if dim in (self.held.form.rows, self.held.form.columns) else size
+        return self.held.paging.extent(self.held.type.shape, dim)
 
     def page(self, result: AffineExpr, term: AffineExpr) -> AffineExpr:
         """The index of a page, from the indices of the result's page and of the term."""
-        form, rank = self.held.form, self.held.type.rank
-        order = [*form.outer(rank), *(d for d in (form.rows, form.columns) if d != ABSENT)]
-        places: dict[int, AffineExpr] = {}
-        for dims, number in ((self.kept, result), ([d for d in order if d in self.dims], term)):
+        paging = self.held.paging
+        places: dict[int, AffineExpr] = {ABSENT: ZERO}
+        for dims, number in ((self.kept, result), ([d for d in self._order if d in self.dims], term)):
             below = 1
             for dim in reversed(dims):
                 found = divided(number, below)
                 places[dim] = found if dim == dims[0] else remainder(found, self.extent(dim))
                 below *= self.extent(dim)
-        total = ZERO
-        if form.turned:
-            order = [*form.outer(rank), form.columns, form.rows]
-        for dim in order:
-            total = plus(times(total, self.extent(dim)), places[dim])
-        return plus(total, self.held.first)
+        row, column = places[paging.rows], places[paging.columns]
+        return plus(page_index(paging, self.held.type.shape, places.__getitem__, row, column), self.held.first)
 
 
 def lines_left(reduction: Reduction, dtype: DType) -> ArrayType:
     """The type of a tile after its pages are combined: the reduced dims have the extent of one page."""
-    form, type = reduction.held.form, reduction.held.type
-    along = (form.rows, form.columns)
+    paging, type = reduction.held.paging, reduction.held.type
+    along = paging.dims
     shape = tuple(
         (min(size, TILE) if dim in along else 1) if dim in reduction.dims else size
         for dim, size in enumerate(type.shape)
@@ -78,8 +76,8 @@ def emit_lines(threads: Threads, left: Held, dims: Sequence[int], fn: str, queue
     add, format = threads.add, left.format
     for dim in dims:
         shape = tuple(1 if d == dim else size for d, size in enumerate(left.type.shape))
-        form = left.form.of(shape)
-        found = Held(queue, form, ArrayType(shape, left.type.dtype), left.scope)
+        paging = left.paging.of(shape)
+        found = Held(queue, paging, ArrayType(shape, left.type.dtype), left.scope)
         if dim != dims[-1]:
             found.queue = threads.queue(format, found.pages, "lines")
         add(cores.READER, cores.WaitOp, [left.queue], {"pages": left.pages})
@@ -89,8 +87,8 @@ def emit_lines(threads: Threads, left: Held, dims: Sequence[int], fn: str, queue
             "axis": dim,
             "reverse": True,
             "shape": left.type.shape,
-            "rows": left.form.rows,
-            "columns": left.form.columns,
+            "rows": left.paging.rows,
+            "columns": left.paging.columns,
             "operandSegmentSizes": DenseArrayBase.from_list(i32, [1, 1, 0]),
         }
         add(cores.READER, cores.ScanOp, [left.queue, found.queue], attributes)

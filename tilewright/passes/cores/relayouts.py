@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from xdsl.dialects.func import ReturnOp
@@ -14,8 +13,7 @@ from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type, tensor
 from tilewright.errors import LayoutError
 from tilewright.layout.catalogue.device_tiles import TILE
-from tilewright.layout.catalogue.placements import ROW_MAJOR, dram_layout, page_matrix, placement_of, rows_layout
-from tilewright.layout.layout import Layout
+from tilewright.layout.catalogue.placements import Pages, page_matrix
 from tilewright.layout.relayout import Plan, plan_relayout
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
@@ -26,31 +24,18 @@ from tilewright.primitives import ArrayType
 _MOST_PAGES = 8
 
 
-@dataclass(frozen=True)
-class Stored:
-    """How an array is stored: the name of a format, or the own one of its type where that is empty, and the text of a
-    placement, or DRAM."""
-
-    format: str = ""
-    placement: str = ""
-
-    def __str__(self) -> str:
-        between = " " if self.placement == ROW_MAJOR else " in "
-        return between.join(filter(None, (self.format, self.placement))) or "dram"
-
-
-def insert_relayout(unit: Unit, last: ReturnOp, number: int, source: Stored, target: Stored) -> SSAValue:
+def insert_relayout(unit: Unit, last: ReturnOp, number: int, source: Pages, target: Pages) -> SSAValue:
     """A result of the program becomes a copy of what it was, stored as `target`."""
     last.operands[number] = _moved(unit, last.operands[number], last, f"relayout_{number}", source, target)
     return last.operands[number]
 
 
-def insert_tilize(unit: Unit, argument: SSAValue, first: Operation, number: int, source: Stored) -> SSAValue:
+def insert_tilize(unit: Unit, argument: SSAValue, first: Operation, number: int, source: Pages) -> SSAValue:
     """A copy of an argument of the program that is stored by rows, in tiles. `first`: what reads it first."""
-    return _moved(unit, argument, first, f"tilize_{number}", source, Stored())
+    return _moved(unit, argument, first, f"tilize_{number}", source, Pages())
 
 
-def _moved(unit: Unit, value: SSAValue, before: Operation, name: str, source: Stored, target: Stored) -> SSAValue:
+def _moved(unit: Unit, value: SSAValue, before: Operation, name: str, source: Pages, target: Pages) -> SSAValue:
     """A copy of an array that is stored as `target`."""
     type = array_type(value)
     unit.module.body.block.add_op(_kernel(name, type, source, target, unit.machine))
@@ -62,12 +47,12 @@ def _moved(unit: Unit, value: SSAValue, before: Operation, name: str, source: St
     return call.results[0]
 
 
-def relayout_plan(type: ArrayType, source: Stored, target: Stored, machine: Machine) -> Plan | str:
+def relayout_plan(type: ArrayType, source: Pages, target: Pages, machine: Machine) -> Plan | str:
     """How an array is moved, or why that is not known."""
     rows, columns = page_matrix(type.shape)
     shape = rows * TILE, columns * TILE
     try:
-        before, after = (_layout(shape, each) for each in (source, target))
+        before, after = source.layout(shape), target.layout(shape)
     except LayoutError as error:
         return error.message
     planned = plan_relayout(before, after, type.dtype, machine)
@@ -83,21 +68,13 @@ def _even_part(count: int, most: int) -> int:
     return -(-count // max(1, -(-count // most)))
 
 
-def _layout(shape: tuple[int, int], stored: Stored) -> Layout:
-    if stored.placement == ROW_MAJOR:
-        return rows_layout(shape)
-    placement = placement_of(stored.placement)
-    return dram_layout(shape) if placement is None else placement.layout(shape)
-
-
-def _kernel(name: str, type: ArrayType, source: Stored, target: Stored, machine: Machine) -> tile.KernelOp:
+def _kernel(name: str, type: ArrayType, source: Pages, target: Pages, machine: Machine) -> tile.KernelOp:
     """Rectangles of whole tiles are loaded and stored: as large as the shards of the target, if they are not larger
     than a queue should be, so that cores write to their own memories. To and from rows they are one tile high and, all
     of them alike, as wide as the registers have room for at most."""
     shape = type.shape
-    placement = placement_of(target.placement)
-    height, width = (1, _MOST_PAGES) if placement is None else placement.shard
-    if ROW_MAJOR in (source.placement, target.placement):
+    height, width = (1, _MOST_PAGES) if target.placement is None else target.placement.shard
+    if source.is_row_major or target.is_row_major:
         height, width = 1, _even_part(page_matrix(shape)[1], _registers(type, machine))
     width = max(1, min(width, _MOST_PAGES, page_matrix(shape)[1]))
     height = max(1, min(height, _MOST_PAGES // width))

@@ -69,7 +69,7 @@ After:
       func.return %z : tensor<64x32xf32>
     }
     tile.kernel() {sym_name = "copy", grid = array<i64>, effects = ["in", "out"]} do {
-    ^bb0(%x: !tile.ref<tensor<64x32xf32>>, %out: !tile.ref<tensor<64x32xf32>, "l1 1x1 on 1x2">):
+    ^bb0(%x: !tile.ref<tensor<64x32xf32>>, %out: !tile.ref<tensor<64x32xf32>, #tile.pages<"", "l1 1x1 on 1x2">>):
       cores.program() {cores = array<i64: 1, 2>, arrays_begin_bytes = 1495040 : index} do {
       ^bb0(%row: index, %column: index):
         %a = cores.queue() : !cores.queue<"f32", 1>
@@ -94,7 +94,7 @@ After:
       tile.yield()
     }
     tile.kernel() {sym_name = "again", grid = array<i64>, effects = ["in", "out"]} do {
-    ^bb0(%x: !tile.ref<tensor<64x32xf32>, "l1 1x1 on 1x2">, %out: !tile.ref<tensor<64x32xf32>>):
+    ^bb0(%x: !tile.ref<tensor<64x32xf32>, #tile.pages<"", "l1 1x1 on 1x2">>, %out: !tile.ref<tensor<64x32xf32>>):
       cores.program() {cores = array<i64: 1, 2>, arrays_begin_bytes = 1495040 : index} do {
       ^bb0(%row: index, %column: index):
         %a = cores.queue() : !cores.queue<"f32", 1>
@@ -134,14 +134,13 @@ from tilewright.dialects import cores, tile
 from tilewright.dialects.base import array_type
 from tilewright.errors import CompilerBug, ResourceExhausted
 from tilewright.layout.catalogue.device_tiles import FORMATS
-from tilewright.layout.catalogue.placements import Placement, page_matrix, placement_of
+from tilewright.layout.catalogue.placements import Pages, Placement, page_matrix
 from tilewright.layout.solver import Origin, Problem, Solution, Value
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.cores.array_lifetimes import ArrayLives, CalledArray
 from tilewright.passes.cores.core_space import CoreSpace
 from tilewright.passes.cores.memory import aligned_bytes, queue_bytes
-from tilewright.passes.cores.relayouts import Stored
 from tilewright.passes.cores.tile_facts import stored_format
 from tilewright.passes.cores.tile_store_arrays import spread, store_arrays
 from tilewright.passes.layouts.layout_rules import location_of
@@ -204,13 +203,13 @@ class _Placer:
         if not options:
             return
         solution, without_room = self._fitted(problem, options)
-        kinds: dict[SSAValue, Stored] = {}
+        kinds: dict[SSAValue, Pages] = {}
         for option in sorted(options, key=lambda each: -self._worth(each, solution)):
             placement = self._chosen(option, solution)
             if placement is not None:
                 kernel, number = option.array.uses[0][1:]
-                format = tile.ref_type(kernel.refs[number]).layout.data
-                spread(option.array.value, Stored(format, str(placement)), kinds)
+                format = cores.stored_pages(kernel.refs[number]).format
+                spread(option.array.value, Pages(format, placement), kinds)
             self._explain(option, placement, without_room)
         if kinds:
             store_arrays(self.unit, kinds)
@@ -276,8 +275,7 @@ class _Placer:
     def _given(self, found: CalledArray) -> tuple[Placement | None, int]:
         """The user's placement of an array, and the bytes of a page."""
         _, kernel, number = found.uses[0]
-        type = tile.ref_type(kernel.refs[number])
-        return placement_of(type.space.data), _page_bytes(kernel, number)
+        return cores.stored_pages(kernel.refs[number]).placement, _page_bytes(kernel, number)
 
     def _bytes(self, found: CalledArray, placement: Placement, page_bytes: int) -> int:
         size = placement.core_pages(page_matrix(array_type(found.value).shape)) * page_bytes

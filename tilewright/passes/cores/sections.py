@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 import numpy as np
 from xdsl.dialects.builtin import ArrayAttr, FloatAttr, f64
@@ -22,7 +21,7 @@ from tilewright.dialects.walks import producers_first
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.layout.catalogue.device_tiles import FORMATS
-from tilewright.passes.cores.forms import ABSENT, Form, page_counts, pages_of
+from tilewright.layout.catalogue.paging import Paging
 from tilewright.passes.cores.threads import ZERO, Scope, Threads, divided, plus, remainder, times
 from tilewright.primitives import ArrayType
 
@@ -40,7 +39,7 @@ class Held:
     `pads`: what is beyond the tile along the rows and the columns of its pages."""
 
     queue: SSAValue
-    form: Form
+    paging: Paging
     type: ArrayType
     scope: Scope
     pads: tuple[Padding, Padding] = (None, None)
@@ -53,11 +52,11 @@ class Held:
 
     @property
     def pages(self) -> int:
-        return pages_of(self.type.shape, self.form)
+        return self.paging.pages(self.type.shape)
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        return page_counts(self.type.shape, self.form)
+        return self.paging.counts(self.type.shape)
 
     @property
     def is_wide(self) -> bool:
@@ -564,34 +563,3 @@ def _emit_step(threads: Threads, each: _Step, count: int, place: tuple[AffineExp
 
 def _numbers(values: Sequence[float]) -> ArrayAttr[FloatAttr]:
     return ArrayAttr([FloatAttr(float(value), f64) for value in values])
-
-
-def page_at(shape: Sequence[int], form: Form) -> Callable[[AffineExpr, AffineExpr], AffineExpr]:
-    """The index, within a tile, of the page at a position, row by row of positions."""
-    _, rows, columns = page_counts(shape, form)
-    if not form.turned:
-        return lambda row, column: plus(times(row, columns), column)
-    return lambda row, column: plus(times(plus(times(divided(row, rows), columns), column), rows), remainder(row, rows))
-
-
-def coordinates(shape: Sequence[int], form: Form) -> Callable[[int, AffineExpr, AffineExpr], AffineExpr]:
-    """The coordinate of a dim of a tile at a position: in pages along rows and columns, in elements of the other
-    dims."""
-    _, rows, _ = page_counts(shape, form)
-    outer = form.outer(len(shape))
-
-    def coordinate(dim: int, row: AffineExpr, column: AffineExpr) -> AffineExpr:
-        if dim == form.columns:
-            return column
-        if dim == form.rows:
-            return remainder(row, rows)
-        below = prod(shape[d] for d in outer if d > dim) * rows
-        found = divided(row, below)
-        is_first = all(shape[d] == 1 for d in outer if d < dim)
-        return found if is_first else remainder(found, shape[dim])
-
-    return coordinate
-
-
-def is_absent(dim: int | None) -> bool:
-    return dim is None or dim == ABSENT

@@ -17,7 +17,7 @@ from tilewright.dialects.rewriting import erase
 from tilewright.dialects.walks import producers_first
 from tilewright.dtypes import DType
 from tilewright.errors import UnsupportedOnTargetError
-from tilewright.passes.cores.forms import Form, default_form, pages_of
+from tilewright.layout.catalogue.paging import Paging
 from tilewright.passes.cores.sections import carrier_of, number_of_carrier
 from tilewright.passes.cores.threads import with_symbols
 from tilewright.passes.layouts.layout_rules import location_of
@@ -37,7 +37,7 @@ def storage_format(dtype: DType) -> str:
 def stored_format(ref: SSAValue) -> str:
     """The format of an array's pages: the one that its type states, or that of its elements."""
     type = tile.ref_type(ref)
-    return type.layout.data or storage_format(type.dtype)
+    return type.pages.data.format or storage_format(type.dtype)
 
 
 def is_wide(kernel: tile.KernelOp) -> bool:
@@ -137,7 +137,7 @@ def unit_places(op: Operation) -> dict[int, int]:
 
 
 def is_vague(value: SSAValue) -> bool:
-    """Whether a tile has no form of its own: it is the same number everywhere, or repeats something smaller."""
+    """Whether a tile has no paging of its own: it is the same number everywhere, or repeats something smaller."""
     op = value.owner
     while isinstance(op, tile.CastOp | tile.BitcastOp | tile.RelayoutOp):
         op = op.operands[0].owner
@@ -238,10 +238,10 @@ def _number(value: SSAValue) -> int:
     return id(value)
 
 
-def reduced_form(form: Form, op: tile.ReduceOp) -> Form:
+def reduced_paging(paging: Paging, op: tile.ReduceOp) -> Paging:
     reduced: tuple[int, ...] = op.axes
     kept = [d for d in range(array_type(op.operands[0]).rank) if d not in reduced]
-    return form.renamed({d: place for place, d in enumerate(kept)})
+    return paging.renamed({d: place for place, d in enumerate(kept)})
 
 
 def sums_of(op: tile.ForOp) -> dict[int, tile.DotOp]:
@@ -311,4 +311,4 @@ def _is_repeated(op: Operation) -> bool:
 
 
 def _pages(shape: Sequence[int]) -> int:
-    return pages_of(shape, default_form(shape))
+    return Paging.default(shape).pages(shape)

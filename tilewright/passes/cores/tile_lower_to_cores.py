@@ -66,12 +66,13 @@ from tilewright.dialects import cores, tile
 from tilewright.dialects.base import array_type
 from tilewright.dialects.rewriting import block_of, erase, insert_before
 from tilewright.layout.catalogue.device_tiles import TILE
+from tilewright.layout.catalogue.paging import Paging
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.cores.conditions import is_of_places, taken_where
 from tilewright.passes.cores.core_space import CoreSpace
-from tilewright.passes.cores.forms import Form, Window, completed, pages_of, window_of
 from tilewright.passes.cores.marks import drop_empty_zones, place_mark
+from tilewright.passes.cores.page_windows import Window, window_of
 from tilewright.passes.cores.partials import Shared, emit_gather, shared_of, stacked
 from tilewright.passes.cores.points import deal_points
 from tilewright.passes.cores.products import Product, emit_product
@@ -89,7 +90,7 @@ from tilewright.passes.cores.tile_facts import (
     is_wide,
     is_zero,
     narrower,
-    reduced_form,
+    reduced_paging,
     refuse,
     shared_tiles,
     storage_format,
@@ -192,8 +193,8 @@ class _Lowering:
                 case tile.ForOp():
                     self._for(op)
                 case tile.LoadOp() if op.source in self.written:
-                    form = self.tiles.natural(op.result)
-                    held = self.tiles.loaded(op, form, None, cores.COMPUTE, self.tiles.window(op))
+                    paging = self.tiles.natural(op.result)
+                    held = self.tiles.loaded(op, paging, None, cores.COMPUTE, self.tiles.window(op))
                     self.tiles.add(op.result, self.tiles.waited(held, cores.COMPUTE))
                 case tile.ZoneOp() | tile.PrintOp():
                     place_mark(self.tiles, op)
@@ -217,18 +218,18 @@ class _Lowering:
         window = None
         if len(indices) == len(op.symbols):
             window = window_of(op.map, type.shape, array.shape, len(indices))
-        form = self.tiles.natural(op.value) if window is None else window.form
+        paging = self.tiles.natural(op.value) if window is None else window.paging
         by_rows = cores.is_by_rows(op.destination)
-        held = self._as_rows(op, form) if by_rows else self._stored(op, form, window)
+        held = self._as_rows(op, paging) if by_rows else self._stored(op, paging, window)
         add = self.threads.add
-        lanes = [] if window is not None else self.tiles.lanes(op, form, cores.WRITER)
+        lanes = [] if window is not None else self.tiles.lanes(op, paging, cores.WRITER)
         taken = taken_where(op, lambda index: self.tiles.index[index]) if is_of_places(op) else None
         for each in taken or ():
             self.threads.open_if(each.number, [cores.WRITER])
             if not each.is_zero:
                 self.threads.otherwise()
         if window is not None:
-            extents, maps = self.tiles.page_maps(window, type.shape, form, op.symbols)
+            extents, maps = self.tiles.page_maps(window, type.shape, paging, op.symbols)
             add(
                 cores.WRITER,
                 cores.PutRowsOp if by_rows else cores.PutOp,
@@ -242,23 +243,23 @@ class _Lowering:
                 raise refuse(op, what, help="store it as it is")
             maps = self.tiles.lane_maps(op.map, op.symbols, type.rank)
             queues = [h.queue for h in lanes]
-            # What is held may be another tile, turned around: its elements are counted as the stored one's are.
-            attributes = {"shape": type.shape, "rows": form.rows, "columns": form.columns}
+            # What is held may be another tile, transposed: its elements are counted as the stored one's are.
+            attributes = {"shape": type.shape, "rows": paging.rows, "columns": paging.columns}
             add(cores.WRITER, cores.ScatterOp, [self.tiles.refs[op.destination], held.queue], attributes, maps, queues)
         add(cores.WRITER, cores.BarrierOp, [], {"of": cores.WRITE})
         for _ in taken or ():
             self.threads.close()
         add(cores.WRITER, cores.PopOp, [held.queue], {"pages": held.pages})
 
-    def _stored(self, op: tile.StoreOp, form: Form, window: Window | None) -> Held:
+    def _stored(self, op: tile.StoreOp, paging: Paging, window: Window | None) -> Held:
         """The stored tile, in a queue to the writer. Tiles computed in an outer block are not stored here."""
         type, array = array_type(op.value), tile.ref_type(op.destination)
         format = stored_format(op.destination)
         # Numbers that share an exponent share it with what is beyond the array.
         inside = None
         if format == "bfp8" and window is not None and (array.shape[-1] if array.shape else 1) % TILE:
-            inside = self.tiles.columns_inside(op, window, form)
-        value, own = self.tiles.relabelled(op.value, form)
+            inside = self.tiles.columns_inside(op, window, paging)
+        value, own = self.tiles.relabelled(op.value, paging)
         source = self.tiles.load_behind(value)
         scope = self.tiles.scopes[block_of(op)]
         is_here = self.tiles.scope_of(value) is scope and inside is None
@@ -266,22 +267,22 @@ class _Lowering:
         if source is not None and source.fill is None and is_here and is_alike:
             origin = self.tiles.window(source.load)
             plain = own.of(array_type(value).shape)
-            is_paged = origin is not None and (origin.form.rows, origin.form.columns) == (plain.rows, plain.columns)
-            if is_paged or (origin is None and not plain.turned):
+            is_paged = origin is not None and origin.paging.dims == plain.dims
+            if is_paged or (origin is None and not plain.is_column_major):
                 held = self.tiles.loaded(source.load, plain, None, cores.WRITER, origin)
                 return self.tiles.waited(held, cores.WRITER, at_end=False)
-        pages = pages_of(type.shape, form)
+        pages = paging.pages(type.shape)
         queue = self.threads.queue(format, self.tiles.capacity(pages, scope, self.buffers))
-        self.tiles.compute_into(op.value, form, (None, None), queue, inside)
-        return self.tiles.waited(Held(queue, form, type, scope), cores.WRITER, at_end=False)
+        self.tiles.compute_into(op.value, paging, (None, None), queue, inside)
+        return self.tiles.waited(Held(queue, paging, type, scope), cores.WRITER, at_end=False)
 
-    def _as_rows(self, op: tile.StoreOp, form: Form) -> Held:
+    def _as_rows(self, op: tile.StoreOp, paging: Paging) -> Held:
         """The stored tile, as rows in a queue to the writer."""
-        tiles = self.tiles.held(op.value, form)
+        tiles = self.tiles.held(op.value, paging)
         scope = self.tiles.scopes[block_of(op)]
         queue = self.threads.queue(stored_format(op.destination), self.tiles.capacity(tiles.pages, scope, self.buffers))
         emit_untilize(self.threads, tiles.queue, queue, tiles.pages)
-        return self.tiles.waited(Held(queue, form, tiles.type, scope), cores.WRITER, at_end=False)
+        return self.tiles.waited(Held(queue, paging, tiles.type, scope), cores.WRITER, at_end=False)
 
     def _in_lines(self, op: tile.ScanOp | tile.SortOp) -> None:
         fn = ""
@@ -297,18 +298,18 @@ class _Lowering:
         type = array_type(operand)
         if type.dtype.is_bool:
             fn = _BOOL_REDUCTIONS.get(fn, fn)
-        form = self.tiles.natural(operand)
+        paging = self.tiles.natural(operand)
         reduced: tuple[int, ...] = op.axes
         identity = ops.FUNCTIONS[op.fn].identity
         value = None if identity is None else number_of_carrier(float(identity(type.dtype)), type.dtype)
-        need = tuple(value if dim in reduced else None for dim in (form.rows, form.columns))
-        held = self.tiles.held(operand, form, (need[0], need[1]))
+        need = tuple(value if dim in reduced else None for dim in paging.dims)
+        held = self.tiles.held(operand, paging, (need[0], need[1]))
         result = array_type(op.results[0])
-        out = reduced_form(form, op).of(result.shape)
-        queue = self.threads.queue(storage_format(result.dtype), pages_of(result.shape, out))
+        out = reduced_paging(paging, op).of(result.shape)
+        queue = self.threads.queue(storage_format(result.dtype), out.pages(result.shape))
         found = Held(queue, out, result, self.tiles.scope_of(op.results[0]))
         if fn in cores.FOLDS:
-            self._packed(self._reduction(held, form, reduced, fn), found)
+            self._packed(self._reduction(held, paging, reduced, fn), found)
         else:
             self._reduce_lines(Reduction(held, reduced, fn, False, False, None), found)
         self.tiles.add(op.results[0], found)
@@ -321,40 +322,40 @@ class _Lowering:
     def _reduce_lines(self, reduction: Reduction, result: Held) -> None:
         """By a function that the vector unit reduces no page by: it combines pages, and the reader what is in their
         lines."""
-        form = reduction.held.form
-        lines = [dim for dim in (form.columns, form.rows) if dim in reduction.dims]
+        paging = reduction.held.paging
+        lines = [dim for dim in (paging.columns, paging.rows) if dim in reduction.dims]
         type = lines_left(reduction, result.type.dtype)
-        left = Held(result.queue, form.of(type.shape), type, result.scope)
+        left = Held(result.queue, paging.of(type.shape), type, result.scope)
         if lines:
             left.queue = self.threads.queue(result.format, left.pages, "lines")
         self._packed(reduction, left)
         with self.threads.inside(cores.READER, result.scope):
             emit_lines(self.threads, left, lines, reduction.fn, result.queue)
 
-    def _reduction(self, held: Held, form: Form, reduced: Sequence[int], fn: str) -> Reduction:
-        along = [dim in reduced for dim in (form.rows, form.columns)]
+    def _reduction(self, held: Held, paging: Paging, reduced: Sequence[int], fn: str) -> Reduction:
+        along = [dim in reduced for dim in paging.dims]
         by_matrix = not held.is_wide and fn != "minimum" and any(along)
         return Reduction(held, tuple(reduced), fn, along[0], along[1], self.tiles.ones() if by_matrix else None)
 
     def _dot(self, op: tile.DotOp) -> None:
         if op in self.sums:
             queue, counter = self.sums[op]
-            left, right, turned = self._product_operands(op)
-            emit_product(self.threads, Product(left, right, turned, None, counter), queue, self.registers)
+            left, right, transposed = self._product_operands(op)
+            emit_product(self.threads, Product(left, right, transposed, None, counter), queue, self.registers)
             return
-        left, right, turned = self._product_operands(op)
+        left, right, transposed = self._product_operands(op)
         initial = op.accumulator
         start = None
         if not is_zero(initial):
-            start = self.tiles.held(initial, Form(0, 1))
+            start = self.tiles.held(initial, Paging(0, 1))
         type, scope = array_type(op.result), self.tiles.scope_of(op.result)
-        form = Form(0, 1).of(type.shape)
-        queue = self.threads.queue(storage_format(type.dtype), pages_of(type.shape, form))
-        pages = {"pages": pages_of(type.shape, form)}
+        paging = Paging(0, 1).of(type.shape)
+        queue = self.threads.queue(storage_format(type.dtype), paging.pages(type.shape))
+        pages = {"pages": paging.pages(type.shape)}
         self.threads.add(cores.COMPUTE, cores.ReserveOp, [queue], pages)
-        emit_product(self.threads, Product(left, right, turned, start, None), queue, self.registers)
+        emit_product(self.threads, Product(left, right, transposed, start, None), queue, self.registers)
         self.threads.add(cores.COMPUTE, cores.PushOp, [queue], pages)
-        self.tiles.add(op.result, Held(queue, form, type, scope))
+        self.tiles.add(op.result, Held(queue, paging, type, scope))
 
     def _product_operands(self, op: tile.DotOp) -> tuple[Held, Held, bool]:
         """The operands, and whether pages of the right one have to be transposed."""
@@ -364,11 +365,11 @@ class _Lowering:
                 self._remark("operands of f32 are cut to tf32", "the matrix unit multiplies nothing wider")
             elif not array_type(operand).dtype.is_float:
                 raise refuse(op, f"a matmul of {array_type(operand).dtype} is not supported on a grid of cores")
-        held_left = self.tiles.held(left, Form(0, 1), (None, 0.0))
-        turned = self.tiles.natural(right).rows == 1 and self._is_paged(right)
-        form = Form(1, 0, turned=True) if turned else Form(0, 1)
-        need = (None, 0.0) if turned else (0.0, None)
-        return held_left, self.tiles.held(right, form, need), turned
+        held_left = self.tiles.held(left, Paging(0, 1), (None, 0.0))
+        transposed = self.tiles.natural(right).rows == 1 and self._is_paged(right)
+        paging = Paging(1, 0, is_column_major=True) if transposed else Paging(0, 1)
+        need = (None, 0.0) if transposed else (0.0, None)
+        return held_left, self.tiles.held(right, paging, need), transposed
 
     def _is_paged(self, value: SSAValue) -> bool:
         """Whether the pages of a tile can come in any order: it is loaded in whole pages."""
@@ -406,21 +407,21 @@ class _Lowering:
         carried = [position for position in range(len(arguments)) if position not in sums]
         for position in carried:
             argument = arguments[position]
-            held = Held(queues[position], self.tiles.forms[argument], array_type(argument), scope)
+            held = Held(queues[position], self.tiles.pagings[argument], array_type(argument), scope)
             self.tiles.add(argument, self.tiles.waited(held, cores.COMPUTE))
         self.lower_block(block)
         following = () if block.last_op is None else block.last_op.operands
         for position in carried:
-            form = self.tiles.forms[arguments[position]]
-            self.tiles.compute_into(following[position], form, (None, None), queues[position])
+            paging = self.tiles.pagings[arguments[position]]
+            self.tiles.compute_into(following[position], paging, (None, None), queues[position])
         self.threads.close()
         for position, result in enumerate(op.results):
-            form = self.tiles.forms[arguments[position]]
+            paging = self.tiles.pagings[arguments[position]]
             if position in sums:
-                pages = {"pages": pages_of(array_type(result).shape, form)}
+                pages = {"pages": paging.pages(array_type(result).shape)}
                 self.threads.add(cores.COMPUTE, cores.PushOp, [queues[position]], pages)
-            self.tiles.forms[result] = form
-            held = Held(queues[position], form, array_type(result), outer)
+            self.tiles.pagings[result] = paging
+            held = Held(queues[position], paging, array_type(result), outer)
             if shared is None or position not in sums:
                 self.tiles.waited(held, cores.COMPUTE)
             self.tiles.add(result, held)
@@ -432,11 +433,11 @@ class _Lowering:
         in queues to the writer already."""
         partials: list[Held] = []
         for result, queue in zip(shared.loop.results, sums, strict=True):
-            type, form = array_type(result), self.tiles.forms[result]
+            type, paging = array_type(result), self.tiles.pagings[result]
             if queue is None:
-                queue = self.threads.queue(storage_format(type.dtype), pages_of(type.shape, form), "partial")
-                self.tiles.compute_into(result, form, (None, None), queue)
-            partials.append(Held(queue, form, type, self.threads.scopes[-1]))
+                queue = self.threads.queue(storage_format(type.dtype), paging.pages(type.shape), "partial")
+                self.tiles.compute_into(result, paging, (None, None), queue)
+            partials.append(Held(queue, paging, type, self.threads.scopes[-1]))
         gathered = emit_gather(self.threads, shared, partials)
         self.threads.open_if(shared.is_root)
         self.tiles.enter(self.kernel.body.block)
@@ -448,7 +449,7 @@ class _Lowering:
             self.threads.add(cores.COMPUTE, cores.ReserveOp, [total], pages)
             emit_reduction(self.threads, Reduction(every, (0,), fn, False, False, None), total, self.registers)
             self.threads.add(cores.COMPUTE, cores.PushOp, [total], pages)
-            held = Held(total, partial.form, partial.type, scope)
+            held = Held(total, partial.paging, partial.type, scope)
             self.tiles.add(result, self.tiles.waited(held, cores.COMPUTE))
         decision = f"{shared.count} cores share the loop of each point, of {shared.loop.trips} trips"
         self._remark(decision, f"there are {prod(self.kernel.grid)} points")
@@ -457,16 +458,16 @@ class _Lowering:
         """The queue of a tile that a loop carries, before its first trip."""
         argument, initial = op.body.block.args[position + 1], op.initial[position]
         type = array_type(argument)
-        form = Form(0, 1) if is_sum else self.tiles.carried_form(op, position)
-        form = completed(form.rows, form.columns, type.shape)
-        self.tiles.forms[argument] = form
-        pages = pages_of(type.shape, form)
+        paging = Paging(0, 1) if is_sum else self.tiles.carried_paging(op, position)
+        paging = paging.completed(type.shape)
+        self.tiles.pagings[argument] = paging
+        pages = paging.pages(type.shape)
         if is_sum:
             queue = self.threads.queue(storage_format(type.dtype), pages, "sum")
             self.threads.add(cores.COMPUTE, cores.ReserveOp, [queue], {"pages": pages})
             return queue
         queue = self.threads.queue(storage_format(type.dtype), 2 * pages)
-        self.tiles.compute_into(initial, form, (None, None), queue)
+        self.tiles.compute_into(initial, paging, (None, None), queue)
         return queue
 
 

@@ -151,7 +151,7 @@ class _Sharing:
         if not is_within(view, before, op):
             return None
         old, new = self._space.window(op, before, view.shape), self._space.window(op, after, view.stored)
-        if new is None or (old is not None and old.form != new.form):
+        if new is None or (old is not None and old.paging != new.paging):
             return None
         cycles = self._space.access_cycles
         return cycles(op, before, view.shape) - cycles(op, after, view.stored)
@@ -243,7 +243,7 @@ def _use_view(unit: Unit, use: Use, view: LinearView, stored: SSAValue, made: di
         for op in list(_accesses(kernel, number)):
             op.map = view.map(op.map)
         own = tile.ref_type(kernel.refs[number])
-        type = tile.ref(array_type(stored), own.space.data, own.layout.data)
+        type = tile.ref(array_type(stored), pages=own.pages.data)
         Rewriter.replace_value_with_new_type(kernel.refs[number], type)
     call.callee = made[key]
 

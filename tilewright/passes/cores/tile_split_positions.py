@@ -54,8 +54,9 @@ from tilewright import dtypes
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type, tensor
 from tilewright.dialects.rewriting import block_of, erase, insert_before
+from tilewright.layout.catalogue.paging import Paging
 from tilewright.passes.base import Remark, Unit
-from tilewright.passes.cores.forms import Sum, default_form, linear, pages_of, stored_corner
+from tilewright.passes.cores.page_windows import Sum, linear
 from tilewright.passes.cores.threads import plus, times
 from tilewright.passes.cores.tile_facts import PLACEWISE, load_behind_of
 from tilewright.primitives import ArrayType
@@ -190,5 +191,5 @@ def _equal_before(made: tile.IotaOp, before: Operation) -> SSAValue | None:
 
 def _elements(shape: Sequence[int]) -> int:
     """Elements of a tile's pages that a mover stores."""
-    form = default_form(shape)
-    return pages_of(shape, form) * prod(stored_corner(form))
+    paging = Paging.default(shape)
+    return paging.pages(shape) * prod(paging.corner)

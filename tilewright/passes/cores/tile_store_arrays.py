@@ -22,7 +22,7 @@ After:
       func.return %y : tensor<32x32xf32>
     }
     tile.kernel() {sym_name = "copy", grid = array<i64>, effects = ["in", "out"]} do {
-    ^bb0(%x: !tile.ref<tensor<32x32xf32>, "", "bfp8">, %out: !tile.ref<tensor<32x32xf32>>):
+    ^bb0(%x: !tile.ref<tensor<32x32xf32>, #tile.pages<"bfp8">>, %out: !tile.ref<tensor<32x32xf32>>):
       %a = tile.load(%x) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<32x32xf32>
       tile.store(%a, %out) {map = affine_map<(d0, d1) -> (d0, d1)>}
       tile.yield()
@@ -35,7 +35,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from xdsl.dialects.builtin import StringAttr
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import Rewriter
@@ -44,13 +43,13 @@ from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type
 from tilewright.dialects.rewriting import in_block
 from tilewright.errors import CompilerBug, LayoutError, UnsupportedOnTargetError
-from tilewright.layout.catalogue.placements import ROW_MAJOR, parse_storage
+from tilewright.layout.catalogue.placements import Pages, parse_storage
 from tilewright.passes.array.lifetimes import storage
 from tilewright.passes.base import Remark, Unit, blocks_of
-from tilewright.passes.cores.relayouts import Stored, insert_relayout, insert_tilize
+from tilewright.passes.cores.relayouts import insert_relayout, insert_tilize
 from tilewright.passes.layouts.layout_rules import location_of
 
-_AS_IT_IS = Stored()
+_DEFAULT = Pages()
 
 
 @dataclass(frozen=True)
@@ -63,17 +62,17 @@ class TileStoreArraysPass:
         store_arrays(unit, _asked_for(unit))
 
 
-def store_arrays(unit: Unit, kinds: dict[SSAValue, Stored]) -> None:
+def store_arrays(unit: Unit, kinds: dict[SSAValue, Pages]) -> None:
     """Kernels take arrays as they are stored: `kinds` has those of values, their views among them, that are not stored
     as all others are."""
-    made: dict[tuple[str, tuple[Stored, ...]], str] = {}
+    made: dict[tuple[str, tuple[Pages, ...]], str] = {}
     for block in blocks_of(unit.main):
         for op in list(block.ops):
             if isinstance(op, array.CallOp):
                 _store_for(unit, op, kinds, made)
 
 
-def _asked_for(unit: Unit) -> dict[SSAValue, Stored]:
+def _asked_for(unit: Unit) -> dict[SSAValue, Pages]:
     """How values of the program are stored, views among them.
 
     Raises:
@@ -83,29 +82,29 @@ def _asked_for(unit: Unit) -> dict[SSAValue, Stored]:
     last = block.last_op
     if not isinstance(last, ReturnOp):
         raise CompilerBug("a program without an end")
-    found: dict[SSAValue, Stored] = {}
+    found: dict[SSAValue, Pages] = {}
     arguments = [_stored_as(unit, number, value) for number, value in enumerate(block.args)]
     asked = [_stored_as(unit, len(block.args) + number, value) for number, value in enumerate(last.operands)]
     copies: set[SSAValue] = set()
     for number, (argument, kind) in enumerate(zip(block.args, arguments, strict=True)):
-        if kind.placement == ROW_MAJOR:
+        if kind.is_row_major:
             found[argument] = kind
             copies |= _read_in_tiles(unit, number, kind, asked)
-        elif kind != _AS_IT_IS:
+        elif kind != _DEFAULT:
             spread(argument, kind, found)
     results = list(last.operands)
     for number, (value, kind) in enumerate(zip(results, asked, strict=True)):
         root = storage(value)
         is_another = isinstance(root.owner, Block) or root in copies or _is_other_result(value, number, results)
         # Kernels compute in tiles: rows are always another array than those that they made.
-        if (is_another or kind.placement == ROW_MAJOR) and kind != found.get(value, _AS_IT_IS):
-            value = insert_relayout(unit, last, number, found.get(value, _AS_IT_IS), kind)
-        if kind != _AS_IT_IS:
+        if (is_another or kind.is_row_major) and kind != found.get(value, _DEFAULT):
+            value = insert_relayout(unit, last, number, found.get(value, _DEFAULT), kind)
+        if kind != _DEFAULT:
             spread(value, kind, found)
     return found
 
 
-def _read_in_tiles(unit: Unit, number: int, kind: Stored, asked: Sequence[Stored]) -> set[SSAValue]:
+def _read_in_tiles(unit: Unit, number: int, kind: Pages, asked: Sequence[Pages]) -> set[SSAValue]:
     """Insert a tiled copy of an argument that is stored by rows, and return it. All users read the copy, except results
     that are `asked` to be stored by rows, too. Without users there is no copy."""
     block = unit.main.body.block
@@ -127,24 +126,24 @@ def _is_other_result(value: SSAValue, number: int, results: Sequence[SSAValue]) 
     return any(storage(other) is storage(value) for other in results[:number])
 
 
-def _stored_as(unit: Unit, number: int, value: SSAValue) -> Stored:
+def _stored_as(unit: Unit, number: int, value: SSAValue) -> Pages:
     text, grid = unit.storage.get(number), unit.machine.core_grid
     if text is None:
-        return _AS_IT_IS
+        return _DEFAULT
     type, asked = array_type(value), parse_storage(text)
     if asked.format and not type.dtype.is_float:
         raise _refused(value, f"an array of {type.dtype} is not stored as {asked.format}")
     try:
-        placement = asked.placement(type.shape, (grid.rows, grid.columns))
+        pages = asked.pages(type.shape, (grid.rows, grid.columns))
     except LayoutError as error:
         raise _refused(value, error.message) from None
     inputs = len(unit.main.body.block.args)
     what = f"input {number}" if number < inputs else f"output {number - inputs}"
     unit.remarks.append(Remark(TileStoreArraysPass.name, what, f"stored as {text}", "requested"))
-    return Stored(asked.format, ROW_MAJOR if asked.by_rows else "" if placement is None else str(placement))
+    return pages
 
 
-def spread(value: SSAValue, kind: Stored, found: dict[SSAValue, Stored]) -> None:
+def spread(value: SSAValue, kind: Pages, found: dict[SSAValue, Pages]) -> None:
     """A value, what it is a view of, and its views are one array.
 
     Raises:
@@ -179,21 +178,21 @@ def _refused(value: SSAValue, what: str, op: Operation | None = None) -> Unsuppo
 def _store_for(
     unit: Unit,
     call: array.CallOp,
-    kinds: dict[SSAValue, Stored],
-    made: dict[tuple[str, tuple[Stored, ...]], str],
+    kinds: dict[SSAValue, Pages],
+    made: dict[tuple[str, tuple[Pages, ...]], str],
 ) -> None:
     """The kernel of a call takes its arrays as they are stored."""
     name = call.callee
     kernel = unit.kernel(name)
     operands, results = iter(call.operands), iter(call.results)
-    wanted: list[Stored] = []
+    wanted: list[Pages] = []
     for effect in kernel.effects:
         value = next(operands) if effect != tile.OUT else None
         result = next(results) if effect != tile.IN else None
-        wanted.append(kinds.get(value if value is not None else result, _AS_IT_IS))  # type: ignore[arg-type]  one is there
+        wanted.append(kinds.get(value if value is not None else result, _DEFAULT))  # type: ignore[arg-type]  one is there
     key = (name, tuple(wanted))
     if key not in made:
-        made[key] = name if all(each == _AS_IT_IS for each in wanted) else _with_kinds(unit, kernel, wanted, len(made))
+        made[key] = name if all(each == _DEFAULT for each in wanted) else _with_kinds(unit, kernel, wanted, len(made))
     call.callee = made[key]
 
 
@@ -205,7 +204,7 @@ def free_name(unit: Unit, stem: str, number: int) -> str:
     return f"{stem}_{number}"
 
 
-def _with_kinds(unit: Unit, kernel: tile.KernelOp, wanted: list[Stored], number: int) -> str:
+def _with_kinds(unit: Unit, kernel: tile.KernelOp, wanted: list[Pages], number: int) -> str:
     """A kernel whose arrays are stored in some way: the kernel itself, where it is called once."""
     calls = [
         op
@@ -219,7 +218,7 @@ def _with_kinds(unit: Unit, kernel: tile.KernelOp, wanted: list[Stored], number:
         unit.module.body.block.add_op(copy)
         kernel = copy
     for ref, kind in zip(list(kernel.refs), wanted, strict=True):
-        if kind != _AS_IT_IS:
-            type = tile.RefType(tile.ref_type(ref).array, StringAttr(kind.placement), StringAttr(kind.format))
+        if kind != _DEFAULT:
+            type = tile.ref(array_type(tile.ref_type(ref).array), pages=kind)
             Rewriter.replace_value_with_new_type(ref, type)
     return kernel.sym_name

@@ -15,7 +15,7 @@ from xdsl.ir.affine import AffineMap
 
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type
-from tilewright.passes.cores.forms import linear
+from tilewright.passes.cores.page_windows import linear
 
 _PLACEWISE = (tile.MapOp, tile.CastOp)
 

@@ -18,9 +18,10 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from tilewright.dialects import cores, tile
+from tilewright.dtypes import DType
 from tilewright.errors import DeviceError, ResourceUnavailable, UnsupportedOnTargetError
 from tilewright.layout.catalogue.device_tiles import FORMATS
-from tilewright.layout.catalogue.placements import Storage, placement_of
+from tilewright.layout.catalogue.placements import Pages, Storage
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
@@ -72,29 +73,28 @@ class DeviceRun(HostRun[Any]):
         if array is None:
             raise DeviceError("a device computes with numbers", help="give arrays")
         ttnn, torch = self._ttnn, importlib.import_module("torch")
-        name = stored.format or tile_formats.format_of(type.dtype).name
-        of_ttnn, of_numpy = _type_of(name)
         grid = self.program.machine.core_grid
-        placement = stored.placement(type.shape, (grid.rows, grid.columns))
+        pages = stored.pages(type.shape, (grid.rows, grid.columns))
+        of_ttnn, of_numpy = _type_of(_format_of(pages, type.dtype))
         numbers = torch.from_numpy(_checked(array, of_numpy).reshape(_shape(type.shape)))
         return ttnn.from_torch(
             numbers,
             dtype=getattr(ttnn, of_ttnn),
-            layout=self._layout(stored.by_rows),
+            layout=self._layout(pages.is_row_major),
             device=self._device,
-            memory_config=memory_config(ttnn, type.shape, placement),
+            memory_config=memory_config(ttnn, type.shape, pages.placement),
         )
 
     def undefined(self, ref: SSAValue) -> Any:
-        ttnn, type = self._ttnn, tile.ref_type(ref)
-        of_ttnn, _ = _type_of(type.layout.data or tile_formats.format_of(type.dtype).name)
+        ttnn, type, pages = self._ttnn, tile.ref_type(ref), cores.stored_pages(ref)
+        of_ttnn, _ = _type_of(_format_of(pages, type.dtype))
         shape = ttnn.Shape(list(_shape(type.shape)))
-        config = memory_config(ttnn, type.shape, placement_of(type.space.data))
-        layout = self._layout(cores.is_by_rows(ref))
+        config = memory_config(ttnn, type.shape, pages.placement)
+        layout = self._layout(pages.is_row_major)
         return ttnn.allocate_tensor_on_device(shape, getattr(ttnn, of_ttnn), layout, self._device, config)
 
-    def _layout(self, by_rows: bool) -> Any:
-        return self._ttnn.ROW_MAJOR_LAYOUT if by_rows else self._ttnn.TILE_LAYOUT
+    def _layout(self, is_row_major: bool) -> Any:
+        return self._ttnn.ROW_MAJOR_LAYOUT if is_row_major else self._ttnn.TILE_LAYOUT
 
     def copied(self, array: Any) -> Any:
         return self._ttnn.clone(array)
@@ -124,6 +124,10 @@ class DeviceRun(HostRun[Any]):
         tensors = [a for a, effect in zip(arrays, effects, strict=True) if effect == tile.IN]
         tensors += [a for a, effect in zip(arrays, effects, strict=True) if effect != tile.IN]
         self._ttnn.generic_op(tensors, described)
+
+
+def _format_of(pages: Pages, dtype: DType) -> str:
+    return pages.format or tile_formats.format_of(dtype).name
 
 
 def _type_of(format: str) -> tuple[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from xdsl.ir import SSAValue
 
-from tilewright.dialects import cores, tile
+from tilewright.dialects import cores
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.layout.catalogue.device_tiles import FORMATS, TileFormat
 from tilewright.targets.grid.emit_movers import scratch_bytes
@@ -84,9 +84,9 @@ def _title(facts: Facts) -> list[str]:
     rows, columns = facts.program.shape
     title = f'"""`{facts.kernel.sym_name}` on {rows} x {columns} cores.'
     placed = [
-        f"`{name}` is {'by rows' if cores.is_by_rows(ref) else f'in {place}, shards in tiles and their cores'}."
+        f"`{name}` is {'by rows' if pages.is_row_major else f'in {pages.place}, shards in tiles and their cores'}."
         for ref, name in facts.array_names.items()
-        if (place := tile.ref_type(ref).space.data)
+        if (pages := cores.stored_pages(ref)).place
     ]
     return [f'{title}"""'] if not placed else [title, "", *placed, '"""']
 

@@ -11,7 +11,7 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from tilewright.dialects import cores, tile
-from tilewright.layout.catalogue.placements import Storage, placement_of
+from tilewright.layout.catalogue.placements import Pages, Storage
 from tilewright.machines.machine import Machine
 from tilewright.options import current
 from tilewright.passes.base import Unit
@@ -46,11 +46,11 @@ class Simulation(HostRun[DeviceArray]):
         self.runs: list[tuple[str, ProgramRun]] = []
 
     def given(self, array: Tensor | None, type: ArrayType, stored: Storage) -> DeviceArray:
-        grid, format = self.program.machine.core_grid, stored.format or None
-        placement, by_rows = stored.placement(type.shape, (grid.rows, grid.columns)), stored.by_rows
+        grid = self.program.machine.core_grid
+        keywords = _keywords(stored.pages(type.shape, (grid.rows, grid.columns)))
         if array is None:
-            return DeviceArray.undefined(type.shape, type.dtype, format=format, placement=placement, by_rows=by_rows)
-        return DeviceArray.from_numpy(np.asarray(array), format=format, placement=placement, by_rows=by_rows)
+            return DeviceArray.undefined(type.shape, type.dtype, **keywords)
+        return DeviceArray.from_numpy(np.asarray(array), **keywords)
 
     def undefined(self, ref: SSAValue) -> DeviceArray:
         return _undefined(ref)
@@ -101,18 +101,16 @@ def run_kernel(kernel: tile.KernelOp, inputs: Sequence[Tensor], machine: Machine
 
 def _undefined(ref: SSAValue) -> DeviceArray:
     type = tile.ref_type(ref)
-    return DeviceArray.undefined(type.shape, type.dtype, **_stored_as(ref))
+    return DeviceArray.undefined(type.shape, type.dtype, **_keywords(cores.stored_pages(ref)))
 
 
 def _given(ref: SSAValue, array: Tensor) -> DeviceArray:
-    return DeviceArray.from_numpy(array, **_stored_as(ref))
+    return DeviceArray.from_numpy(array, **_keywords(cores.stored_pages(ref)))
 
 
-def _stored_as(ref: SSAValue) -> dict[str, Any]:
-    """How an array is stored, as its type states."""
-    type = tile.ref_type(ref)
-    placement = placement_of(type.space.data)
-    return {"format": type.layout.data or None, "placement": placement, "by_rows": cores.is_by_rows(ref)}
+def _keywords(pages: Pages) -> dict[str, Any]:
+    """The arguments of a `DeviceArray` for an array that is stored so."""
+    return {"format": pages.format or None, "placement": pages.placement, "by_rows": pages.is_row_major}
 
 
 def simulated(program: CoreProgram, arrays: Sequence[Tensor], seed: int) -> tuple[list[Tensor], Runs]:

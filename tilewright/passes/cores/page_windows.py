@@ -1,12 +1,10 @@
-"""Layouts of tiles in pages of 32 x 32 elements on a grid of cores, and windows of arrays that are whole pages."""
+"""Windows of arrays that are whole pages of device tiles."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
-from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.ir.affine.affine_expr import (
     AffineBinaryOpExpr,
@@ -16,79 +14,8 @@ from xdsl.ir.affine.affine_expr import (
     AffineSymExpr,
 )
 
-from tilewright.dialects import tile
 from tilewright.layout.catalogue.device_tiles import TILE
-
-ABSENT = -1
-
-
-@dataclass(frozen=True)
-class Form:
-    """Which dims of a tile run along the rows and the columns of pages; `ABSENT` where none does, and the tile is in
-    the first row, or column, of its pages. The other dims count pages, before rows and columns of pages do. With
-    `turned` the pages of a matrix are in the order of columns."""
-
-    rows: int
-    columns: int
-    turned: bool = False
-
-    def outer(self, rank: int) -> list[int]:
-        """The dims that count pages."""
-        return [d for d in range(rank) if d not in (self.rows, self.columns)]
-
-    def of(self, shape: Sequence[int]) -> Form:
-        """The form for a tile of a shape: a dim of one element along rows or columns is as good as none."""
-        rows = ABSENT if self.rows != ABSENT and shape[self.rows] == 1 else self.rows
-        columns = ABSENT if self.columns != ABSENT and shape[self.columns] == 1 else self.columns
-        return Form(rows, columns, self.turned and ABSENT not in (rows, columns))
-
-    def renamed(self, names: Mapping[int, int]) -> Form:
-        """The form with dims renumbered; dims without a number are absent."""
-        return Form(names.get(self.rows, ABSENT), names.get(self.columns, ABSENT), self.turned)
-
-    @property
-    def swapped(self) -> Form:
-        return Form(self.columns, self.rows, self.turned)
-
-
-def pages_along(shape: Sequence[int], dim: int) -> int:
-    """Pages that a dim along rows or columns takes."""
-    return 1 if dim == ABSENT else -(-shape[dim] // TILE)
-
-
-def page_counts(shape: Sequence[int], form: Form) -> tuple[int, int, int]:
-    """Pages that the outer dims, the rows and the columns of a tile take."""
-    outer = prod(shape[d] for d in form.outer(len(shape)))
-    return outer, pages_along(shape, form.rows), pages_along(shape, form.columns)
-
-
-def pages_of(shape: Sequence[int], form: Form) -> int:
-    return prod(page_counts(shape, form))
-
-
-def default_form(shape: Sequence[int]) -> Form:
-    """The last two dims along rows and columns."""
-    rank = len(shape)
-    return Form(rank - 2 if rank > 1 else ABSENT, rank - 1 if rank else ABSENT).of(shape)
-
-
-def completed(rows: int, columns: int, shape: Sequence[int]) -> Form:
-    """A form with these dims, and where one is absent, the last dim of more than one element that is left."""
-    left = [d for d, size in enumerate(shape) if size > 1 and d not in (rows, columns)]
-    if columns == ABSENT and left and (rows == ABSENT or len(shape) > 1):
-        columns = left.pop()
-    if rows == ABSENT and left:
-        rows = left.pop()
-    return Form(rows, columns).of(shape)
-
-
-def stored_corner(form: Form) -> tuple[int, int]:
-    """Rows and columns of each page that hold elements of a tile: one along what no dim runs along."""
-    rows, columns = (1 if dim == ABSENT else TILE for dim in (form.rows, form.columns))
-    return rows, columns
-
-
-# ---- windows of arrays ----------------------------------------------------------------------------------------------
+from tilewright.layout.catalogue.paging import ABSENT, Paging
 
 
 @dataclass(frozen=True)
@@ -139,19 +66,19 @@ def linear(expression: AffineExpr) -> Sum | None:
 
 @dataclass(frozen=True)
 class Window:
-    """A tile's window of an array, made of whole pages: its form, and the coordinates of its pages: for each coordinate
-    of a page of the array, the dim of the tile that goes along it (`ABSENT`: none), and what is added, which is a sum
-    of symbols in pages."""
+    """A tile's window of an array, made of whole pages: its paging, and the coordinates of its pages: for each
+    coordinate of a page of the array, the dim of the tile that runs along it (`ABSENT`: none), and the offset, which is
+    a sum of symbols in pages."""
 
-    form: Form
+    paging: Paging
     dims: tuple[int, ...]
     starts: tuple[Sum, ...]
 
 
-def natural_form(map: AffineMap, shape: Sequence[int], array_shape: Sequence[int]) -> Form:
-    """The form in which pages of an array are when they are read for a tile: dims of the tile that go along the array's
-    last two dims run along rows and columns; of several, such as a window's places and its position, the first one
-    does."""
+def natural_paging(map: AffineMap, shape: Sequence[int]) -> Paging:
+    """The paging of a tile whose pages are those of the array that it is loaded from: dims of the tile along the
+    array's last two dims run along rows and columns; of several, such as a window's positions and the positions within
+    it, the first one does."""
     ends = [ABSENT, ABSENT]
     for place, expression in zip((1, 0), reversed(map.results), strict=False):
         found = linear(expression)
@@ -159,7 +86,7 @@ def natural_form(map: AffineMap, shape: Sequence[int], array_shape: Sequence[int
         ends[place] = own[0] if own else ABSENT
     if ends[0] == ends[1] != ABSENT:
         ends[0] = ABSENT
-    return Form(ends[0], ends[1]).of(shape)
+    return Paging(ends[0], ends[1]).of(shape)
 
 
 def window_of(map: AffineMap, shape: Sequence[int], array_shape: Sequence[int], symbols: int) -> Window | None:
@@ -167,7 +94,7 @@ def window_of(map: AffineMap, shape: Sequence[int], array_shape: Sequence[int], 
     dims from the beginning of a page on, by steps of one, and ends with a page or with the array."""
     if map.num_symbols > symbols:
         return None
-    form = natural_form(map, shape, array_shape)
+    paging = natural_paging(map, shape)
     results = [linear(e) for e in map.results]
     padded = [*[Sum()] * (2 - len(results)), *results]
     sizes = (*(1,) * (2 - len(array_shape)), *array_shape)
@@ -192,9 +119,9 @@ def window_of(map: AffineMap, shape: Sequence[int], array_shape: Sequence[int], 
         starts.append(start)
     if any(shape[d] > 1 and d not in dims for d in range(len(shape))):
         return None
-    if form != Form(dims[-2], dims[-1]).of(shape):
+    if paging != Paging(dims[-2], dims[-1]).of(shape):
         return None
-    return Window(form, tuple(dims), tuple(starts))
+    return Window(paging, tuple(dims), tuple(starts))
 
 
 def _in_pages(start: Sum) -> Sum | None:
@@ -209,12 +136,3 @@ def _ends_well(dim: int, shape: Sequence[int], start: Sum, size: int, is_row: bo
     extent = 1 if dim == ABSENT else shape[dim]
     at_end = not start.symbols and start.constant * TILE + extent == size
     return extent % TILE == 0 or at_end
-
-
-def symbols_of(op: tile.LoadOp | tile.StoreOp) -> tuple[list[SSAValue], list[SSAValue]]:
-    """The symbols of an access that are indices, and those that are tiles of integers."""
-    from xdsl.dialects.builtin import IndexType
-
-    indices = [s for s in op.symbols if isinstance(s.type, IndexType)]
-    lanes = [s for s in op.symbols if not isinstance(s.type, IndexType)]
-    return indices, lanes
