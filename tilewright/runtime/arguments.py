@@ -112,21 +112,35 @@ def overlaps_itself(array: np.ndarray) -> bool:
 
 
 def check_overlap(
-    manifest: Manifest, inputs: Sequence[T], outputs: Sequence[T], share_memory: Callable[[T, T], bool]
+    manifest: Manifest,
+    inputs: Sequence[T],
+    outputs: Sequence[T],
+    share_memory: Callable[[T, T], bool],
+    *,
+    in_place: bool,
 ) -> None:
-    """Refuse an array that is written and overlaps another one, but for donated inputs.
+    """Refuse an array that is written and overlaps another one, but for donated inputs. `in_place`: outputs are in the
+    memory of donated inputs; otherwise the caller passed them.
 
     Raises:
         OverlapError: there is one.
     """
     arrays = [*zip(manifest.inputs, inputs, strict=True), *zip(manifest.outputs, outputs, strict=True)]
-    declared = {(len(inputs) + alias.output, alias.input) for alias in manifest.aliases}
+    donated = {len(inputs) + alias.output: alias.input for alias in manifest.aliases}
     for later in range(len(inputs), len(arrays)):
         for earlier in range(later):
-            if (later, earlier) in declared or not share_memory(arrays[later][1], arrays[earlier][1]):
-                continue
-            raise OverlapError(
-                f"`{arrays[later][0].name}`, which `{manifest.name}` writes, overlaps "
-                f"`{arrays[earlier][0].name}` in memory",
-                help="pass a copy of one of them, or compile the function with that input donated",
-            )
+            if donated.get(later) != earlier and share_memory(arrays[later][1], arrays[earlier][1]):
+                raise _overlap(manifest, later, earlier, donated.get(later) if in_place else None)
+
+
+def _overlap(manifest: Manifest, later: int, earlier: int, donated: int | None) -> OverlapError:
+    """The error of an output, counted after all inputs, that overlaps an earlier array; `donated` is the input whose
+    memory the output takes."""
+    specs = [*manifest.inputs, *manifest.outputs]
+    other = specs[earlier].name
+    if donated is not None:
+        message = f"`{specs[donated].name}`, which is donated to `{manifest.name}`, overlaps `{other}` in memory"
+        return OverlapError(message, help="pass a copy of one of them, or do not donate it")
+    message = f"`{specs[later].name}`, which `{manifest.name}` writes, overlaps `{other}` in memory"
+    help = "pass a copy of one of them, or compile the function with that input donated"
+    return OverlapError(message, help=help)

@@ -200,7 +200,8 @@ class Program(ProgramFile):
             reason = f"the system has no memory for its arrays ({error})"
             raise memory_error(manifest, binding.threads, reason) from None
         # All are contiguous, for which comparing their bounds is exact.
-        check_overlap(manifest, inputs, outputs, np.may_share_memory)
+        check_overlap(manifest, inputs, outputs, np.may_share_memory, in_place=out is None)
+        self._copy_donated(inputs, outputs)
         n_buffers = len(inputs) + len(outputs) + len(manifest.constants)
         binding.run((ctypes.c_void_p * n_buffers)(*(array.ctypes.data for array in (*inputs, *outputs))))
         for target, written in zip(given or outputs, outputs, strict=True):
@@ -223,26 +224,27 @@ class Program(ProgramFile):
         check_array(self.manifest, spec, array)
         return array if _is_direct(array) else np.array(array, order="C")
 
-    def _outputs(self, inputs: list[Array], given: tuple[Array, ...]) -> list[Array]:
-        """The arrays to write, one per output; `inputs` are exchanged where a donated one cannot be written."""
+    def _outputs(self, inputs: Sequence[Array], given: tuple[Array, ...]) -> list[Array]:
+        """The arrays to write, one per output."""
         aliases = {alias.output: alias.input for alias in self.manifest.aliases}
         outputs: list[Array] = []
         for index, spec in enumerate(self.manifest.outputs):
             source = aliases.get(index)
             if given and _is_direct(given[index]):
-                output = given[index]
-                if source is not None and not _same_memory(output, inputs[source]):
-                    np.copyto(output, inputs[source])
-            elif source is None:
-                output = np.empty(spec.shape, by_name(spec.dtype).numpy)
-            elif given or not inputs[source].flags.writeable:
-                output = np.array(inputs[source], order="C")
+                outputs.append(given[index])
+            elif source is None or given or not inputs[source].flags.writeable:
+                outputs.append(np.empty(spec.shape, by_name(spec.dtype).numpy))
             else:
-                output = inputs[source]
-            if source is not None:
-                inputs[source] = output
-            outputs.append(output)
+                outputs.append(inputs[source])
         return outputs
+
+    def _copy_donated(self, inputs: list[Array], outputs: Sequence[Array]) -> None:
+        """Exchange donated inputs for the outputs that are written in their place, with the same contents."""
+        for alias in self.manifest.aliases:
+            output = outputs[alias.output]
+            if not _same_memory(output, inputs[alias.input]):
+                np.copyto(output, inputs[alias.input])
+            inputs[alias.input] = output
 
 
 def load(path: str | Path, find: Find | None = None) -> AnyProgram:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.interop.stablehlo.page import MISSING, PAGE, page
+from tests.interop.stablehlo.page import MISSING, MISSING_CHLO, PAGE, page
 from tilewright.interop.stablehlo.registry import find
 
 _HOW_TO = Path(__file__).parents[3] / "docs" / "how-to" / "jax.md"
@@ -26,6 +26,7 @@ def test_the_page_of_operations_is_current() -> None:
 
 def test_what_is_said_to_be_missing_is() -> None:
     assert not [name for names in MISSING.values() for name in names.split() if find(f"stablehlo.{name}")]
+    assert not [name for names in MISSING_CHLO.values() for name in names.split() if find(f"chlo.{name}")]
 
 
 def test_the_samples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

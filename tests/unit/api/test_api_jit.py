@@ -19,6 +19,7 @@ import tilewright as tw
 from tilewright.errors import (
     ArgumentError,
     DTypeError,
+    OverlapError,
     ResourceExhausted,
     ShapeError,
     TargetError,
@@ -323,6 +324,17 @@ def test_donations_that_cannot_be():
     same(tw.jit(lambda a: a + 1, target="interp")(x), np.full(3, 2.0))
     with pytest.raises(ArgumentError, match="read-only"):
         tw.jit(lambda a: a + 1, target="interp", donate="a")(x)
+
+
+@pytest.mark.parametrize("donate", ["x", ("x", "y")])
+def test_donated_inputs_are_apart_from_others(donate):
+    x = np.ones(4, np.float32)
+    f = tw.jit(lambda x, y: (x + y, x - y), donate=donate, target="cpu")
+    for arrays in ((x, x), (x[:3], x[1:])):
+        with pytest.raises(OverlapError, match="which is donated to `lambda`, overlaps `in1`") as raised:
+            f(*arrays)
+        assert raised.value.help == "pass a copy of one of them, or do not donate it"
+    same(f(np.ones(3, np.float32), x[:3])[0], np.full(3, 2, np.float32))
 
 
 # ---- refusals -------------------------------------------------------------------------------------------------------

@@ -252,9 +252,13 @@ def test_a_donated_input_with_out(way_in):
 
 def test_a_donated_input_must_not_overlap_another_one(way_in):
     x = X.copy()
-    with pytest.raises(OverlapError, match="`z`, which `test` writes, overlaps `y`"):
+    with pytest.raises(OverlapError, match="`x`, which is donated to `test`, overlaps `y`"):
         make_in_place_add()(x, x)
     np.testing.assert_array_equal(x, X)
+    y = Y.copy()
+    with pytest.raises(OverlapError, match="`z`, which `test` writes, overlaps `y`"):
+        make_in_place_add()(x, y, out=y)
+    np.testing.assert_array_equal(y, Y)
 
 
 def test_constants_are_shared_not_copied_and_read_only(way_in):

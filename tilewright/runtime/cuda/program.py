@@ -222,7 +222,7 @@ class _Call:
         wanted = given or [None] * len(manifest.outputs)
         self._check_limit(inputs)
         written = [self._output(number, value, inputs) for number, value in enumerate(wanted)]
-        check_overlap(manifest, inputs, written, _share_memory)
+        check_overlap(manifest, inputs, written, _share_memory, in_place=not given)
         is_async = not self._stream.is_own and not any(isinstance(each, np.ndarray) for each in (*inputs, *written))
         with self._loaded.lease(self._stream) as workspace:
             self._launch(workspace, self._buffers(workspace, inputs, written))
