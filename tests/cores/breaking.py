@@ -67,8 +67,8 @@ def change_queue(kernel: tile.KernelOp, number: int, format: str | None = None, 
     """A queue of another format, or of so many pages."""
     queue = [each for each in kernel.walk() if isinstance(each, cores.QueueOp)][number]
     type = cores.queue_type(queue.result)
-    kept = type.format if format is None else encode(format), type.capacity if pages is None else encode(pages)
-    Rewriter.replace_value_with_new_type(queue.result, cores.QueueType(*kept))
+    changed = cores.queue(type.format.data if format is None else format, type.pages if pages is None else pages)
+    Rewriter.replace_value_with_new_type(queue.result, changed)
 
 
 def repeat_at_end(kernel: tile.KernelOp, role: str, op: type[Operation], number: int = 0) -> None:

@@ -70,8 +70,8 @@ class Builder:
 
     # ---- structure --------------------------------------------------------------------------------------------------
 
-    def queue(self, format: str, pages: int, address: int | None = None) -> SSAValue:
-        type = cores.QueueType(encode(format), encode(pages))
+    def queue(self, format: str, pages: int, address: int | None = None, layout: str = "") -> SSAValue:
+        type = cores.queue(format, pages, layout)
         return self.add(cores.QueueOp, [], {"address_bytes": address}, result_types=[type]).results[0]
 
     def semaphore(self, initial: int = 0) -> SSAValue:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from xdsl.dialects.builtin import (
@@ -25,8 +26,11 @@ from xdsl.utils.exceptions import VerifyException
 from tilewright.dialects import tile
 from tilewright.dialects.base import PlainOp
 from tilewright.dialects.fields import Result, attribute, operand, operands, operation, region, result
+from tilewright.errors import LayoutError
+from tilewright.layout import Layout
 from tilewright.layout.catalogue.device_tiles import FORMATS, TILE, TileFormat
 from tilewright.layout.catalogue.placements import Pages
+from tilewright.layout.dims import static
 from tilewright.machines.core_grid import CoreGrid
 
 READER, WRITER, COMPUTE = "reader", "writer", "compute"
@@ -48,17 +52,50 @@ UNITS = (UNPACK_A, UNPACK_B, MATRIX, VECTOR, PACK, EDGES)
 # ---- types ----------------------------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=1024)
+def _tile_pages(text: str) -> int:
+    """Pages of a tile of a layout.
+
+    Raises:
+        VerifyException: it is no layout of a tile in pages.
+    """
+    try:
+        layout = Layout.parse(text)
+    except LayoutError as error:
+        raise VerifyException(f"cores.queue: {error.message}") from error
+    is_paged = layout.is_static and {*layout.axes} <= {"page", "mem"}
+    if not is_paged or static(layout.span("mem")) > TILE * TILE:
+        raise VerifyException(f"cores.queue: {text} is no layout of a tile in pages")
+    return static(layout.span("page"))
+
+
 @irdl_attr_definition
 class QueueType(ParametrizedAttribute, TypeAttribute):
-    """A circular buffer of so many pages, of one format."""
+    """A circular buffer of so many pages, of one format. `layout`: that of each tile in it, on the axes `page` and
+    `mem`; empty where tiles of several layouts pass through the queue, or none is declared."""
 
     name = "cores.queue"
     format: StringAttr = param_def()
     capacity: IntegerAttr = param_def()
+    layout: StringAttr = param_def()
 
     @property
     def pages(self) -> int:
         return int(self.capacity.value.data)
+
+    @property
+    def tile_pages(self) -> int:
+        """Pages of a tile of the layout; 1 where there is none."""
+        return _tile_pages(self.layout.data) if self.layout.data else 1
+
+    def resized(self, pages: int) -> QueueType:
+        """The type with another number of pages."""
+        return queue(self.format.data, pages, self.layout.data)
+
+    @property
+    def without_layout(self) -> QueueType:
+        """The type of a queue through which tiles of several layouts pass."""
+        return queue(self.format.data, self.pages)
 
     @property
     def tile_format(self) -> TileFormat:
@@ -70,15 +107,18 @@ class QueueType(ParametrizedAttribute, TypeAttribute):
 
     def print_parameters(self, printer: Printer) -> None:
         with printer.in_angle_brackets():
-            printer.print_attribute(self.format)
-            printer.print_string(f", {self.pages}")
+            # Neither has characters to escape, for which the printer would look one by one.
+            layout = f', "{self.layout.data}"' if self.layout.data else ""
+            printer.print_string(f'"{self.format.data}", {self.pages}{layout}')
 
     @classmethod
     def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
         with parser.in_angle_brackets():
             format = StringAttr(parser.parse_str_literal())
             parser.parse_punctuation(",")
-            return [format, IntegerAttr(parser.parse_integer(), IndexType())]
+            capacity = IntegerAttr(parser.parse_integer(), IndexType())
+            layout = parser.parse_str_literal() if parser.parse_optional_punctuation(",") else ""
+            return [format, capacity, StringAttr(layout)]
 
 
 @irdl_attr_definition
@@ -86,6 +126,11 @@ class SemaphoreType(ParametrizedAttribute, TypeAttribute):
     """A number of 32 bits in the memory of each core, at the same address."""
 
     name = "cores.semaphore"
+
+
+def queue(format: str, pages: int, layout: str = "") -> QueueType:
+    """The type of a queue of so many pages, of tiles of a layout."""
+    return QueueType(StringAttr(format), IntegerAttr(pages, IndexType()), StringAttr(layout))
 
 
 def queue_type(value: SSAValue) -> QueueType:
@@ -223,6 +268,8 @@ class QueueOp(PlainOp):
             raise VerifyException(f"cores.queue: no format `{type.format.data}`")
         if type.pages < 1:
             raise VerifyException("cores.queue: has no page")
+        if type.tile_pages > type.pages:
+            raise VerifyException(f"cores.queue: a tile has {type.tile_pages} pages, and the queue {type.pages}")
 
 
 @operation
@@ -307,8 +354,11 @@ class QueueStepOp(CoreOp):
         return self.pages
 
     def verify_(self) -> None:
-        if not 1 <= self.count <= queue_type(self.queue).pages:
-            raise VerifyException(f"{self.name}: {self.count} pages of a queue of {queue_type(self.queue).pages}")
+        type = queue_type(self.queue)
+        if not 1 <= self.count <= type.pages:
+            raise VerifyException(f"{self.name}: {self.count} pages of a queue of {type.pages}")
+        if self.count % type.tile_pages:
+            raise VerifyException(f"{self.name}: {self.count} pages, of tiles that have {type.tile_pages}")
 
 
 @operation

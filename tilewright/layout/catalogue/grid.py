@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from math import prod
 
 from tilewright.errors import LayoutError
@@ -70,7 +71,7 @@ def paged_tile(shape: Sequence[int], rows: int | None, columns: int | None, *, c
     None, the tile is in the first row, or column, of its pages. The other dims count pages, row-major, before the rows
     of pages do, and those before the columns, or with `column_major` after them. Axes page, mem.
     """
-    faces = tile_faces().shard
+    faces = _whole_tile().shard
     along = {dim: digits for dim, digits in zip((rows, columns), faces, strict=True) if dim is not None}
     outer = [dim for dim in range(len(shape)) if dim not in along]
     inner = [dim for dim in ((columns, rows) if column_major else (rows, columns)) if dim is not None]
@@ -82,6 +83,11 @@ def paged_tile(shape: Sequence[int], rows: int | None, columns: int | None, *, c
         shard[dim] = (*pages, *along.get(dim, ()))
         stride *= count
     return Layout(tuple(shape), tuple(shard[dim] for dim in range(len(shape))))
+
+
+@cache
+def _whole_tile() -> Layout:
+    return tile_faces()
 
 
 def deal_pages(

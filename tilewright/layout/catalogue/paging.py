@@ -80,7 +80,8 @@ class Paging:
 
     def outer(self, rank: int) -> list[int]:
         """The dims that count pages."""
-        return [d for d in range(rank) if d not in self.dims]
+        dims = self.dims
+        return [dim for dim in range(rank) if dim not in dims]
 
     def extent(self, shape: Sequence[int], dim: int) -> int:
         """Pages that a tile has along a dim."""
@@ -90,7 +91,7 @@ class Paging:
 
     def counts(self, shape: Sequence[int]) -> tuple[int, int, int]:
         """Pages of a tile along the outer dims, rows and columns."""
-        outer = prod(shape[d] for d in self.outer(len(shape)))
+        outer = prod([shape[dim] for dim in self.outer(len(shape))])
         return outer, self.extent(shape, self.rows), self.extent(shape, self.columns)
 
     def pages(self, shape: Sequence[int]) -> int:

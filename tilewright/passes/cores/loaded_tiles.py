@@ -33,6 +33,9 @@ from tilewright.passes.cores.threads import (
 from tilewright.passes.cores.tile_facts import refuse, storage_format, stored_format
 from tilewright.primitives import ArrayType
 
+# The paging of tiles whose two dims are whole pages.
+_WHOLE = Paging(0, 1)
+
 
 class LoadedTiles(ABC):
     """`refs`: the program's arrays, by those of the kernel. `written`: those of the kernel that it stores to. `unread`:
@@ -77,8 +80,9 @@ class LoadedTiles(ABC):
     def scope_of(self, value: SSAValue) -> Scope:
         """The scope in which a tile is produced."""
 
-    def capacity(self, pages: int, scope: Scope, buffers: int) -> int:
-        return pages * (1 if scope is self._top else buffers)
+    def copies(self, scope: Scope, buffers: int) -> int:
+        """The tiles that a queue has room for, of those that are produced in a scope."""
+        return 1 if scope is self._top else buffers
 
     def window(self, op: tile.LoadOp) -> Window | None:
         array = tile.ref_type(op.source)
@@ -104,11 +108,10 @@ class LoadedTiles(ABC):
         type, scope = array_type(op.result), self.scope_of(op.result)
         if window is None and paging.is_column_major:
             raise CompilerBug("elements are gathered to pages in the order of rows")
-        pages = paging.pages(type.shape)
         format = stored_format(op.source)
         if window is None and format == "bfp8":
             raise refuse(op, "elements of an array of block floats are not read one by one", help="store it as it is")
-        queue = self.threads.queue(format, self.capacity(pages, scope, self._buffers))
+        queue = self.threads.queue(format, paging, type.shape, copies=self.copies(scope, self._buffers))
         number = float(fill) if isinstance(fill, int | float) else None
         if number is None and op.fill is not None:
             number = number_of_carrier(float(op.fill), type.dtype)
@@ -134,10 +137,11 @@ class LoadedTiles(ABC):
         type, scope = array_type(op.result), self.scope_of(op.result)
         if window is None or op.fill is not None:
             raise CompilerBug("rows are made tiles by kernels that do no more")
-        pages = {"pages": paging.pages(type.shape)}
-        capacity = self.capacity(pages["pages"], scope, self._buffers)
-        rows = Held(self.threads.queue(stored_format(op.source), capacity), paging, type, scope)
-        tiles = Held(self.threads.queue(storage_format(type.dtype), capacity), paging, type, scope)
+        pages, copies = {"pages": paging.pages(type.shape)}, self.copies(scope, self._buffers)
+        rows, tiles = (
+            Held(self.threads.queue(format, paging, type.shape, copies=copies), paging, type, scope)
+            for format in (stored_format(op.source), storage_format(type.dtype))
+        )
         extents, maps = self.page_maps(window, type.shape, paging, op.symbols)
         add = self.threads.add
         with self.threads.inside(cores.READER, scope):
@@ -235,7 +239,7 @@ class LoadedTiles(ABC):
         """A tile of positions, which the reader stores number by number; once, where no index is part of them."""
         type, scope = array_type(op.result), self.scope_of(op.result) if op.symbols else self._top
         pages = paging.pages(type.shape)
-        queue = self.threads.queue(dtypes.i32.name, self.capacity(pages, scope, self._buffers))
+        queue = self.threads.queue(dtypes.i32.name, paging, type.shape, copies=self.copies(scope, self._buffers))
         row, column, page = (AffineExpr.dimension(d) for d in range(3))
         place_of = coordinates(paging, type.shape)
         tile_row, tile_column = position_of(paging, type.shape, page)
@@ -265,12 +269,12 @@ class LoadedTiles(ABC):
     def _mask(self, limit: int, side: int) -> Held:
         """A page with 1 in the first rows or columns, and 0 after them."""
         if (limit, side) not in self._masks:
-            queue = self.threads.queue(dtypes.bf16.name, 1, "mask")
+            queue = self.threads.queue(dtypes.bf16.name, _WHOLE, (TILE, TILE), hint="mask")
             choice = ArrayAttr([FloatAttr(float(n), f64) for n in (limit, 1, 0)])
             with self.threads.inside(cores.READER, self._top):
                 self._generate(queue, 1, AffineExpr.dimension(side), {"choice": choice})
             type = ArrayType((TILE, TILE), dtypes.bool_)
-            self._masks[limit, side] = Held(queue, Paging(0, 1), type, self._top)
+            self._masks[limit, side] = Held(queue, _WHOLE, type, self._top)
         return self.waited(self._masks[limit, side], cores.COMPUTE)
 
     def columns_inside(self, op: tile.StoreOp, window: Window, paging: Paging) -> Held:
@@ -279,21 +283,22 @@ class LoadedTiles(ABC):
         scope = self.scopes[block_of(op)]
         count = paging.counts(type.shape)[2]
         limit = array.shape[-1] if array.shape else 1
-        queue = self.threads.queue(dtypes.bf16.name, count, "mask")
+        inside = ArrayType((TILE, count * TILE), dtypes.bool_)
+        queue = self.threads.queue(dtypes.bf16.name, _WHOLE, inside.shape, hint="mask")
         choice = ArrayAttr([FloatAttr(float(n), f64) for n in (limit, 1, 0)])
         page = plus(self._sum(window.starts[-1], op.symbols), AffineExpr.dimension(2))
         with self.threads.inside(cores.READER, scope):
             self._generate(queue, count, plus(times(page, TILE), AffineExpr.dimension(1)), {"choice": choice})
-        held = Held(queue, Paging(0, 1), ArrayType((TILE, count * TILE), dtypes.bool_), scope)
+        held = Held(queue, _WHOLE, inside, scope)
         return self.waited(held, cores.COMPUTE)
 
     def ones(self) -> Held:
         """The page of ones that sums of pages are multiplied by."""
         if self._ones is None:
-            queue = self.threads.queue(dtypes.bf16.name, 1, "scaler")
+            queue = self.threads.queue(dtypes.bf16.name, _WHOLE, (TILE, TILE), hint="scaler")
             with self.threads.inside(cores.READER, self._top):
                 self._generate(queue, 1, AffineExpr.constant(1), {"face_rows": True})
-            self._ones = Held(queue, Paging(0, 1), ArrayType((TILE, TILE), dtypes.bf16), self._top)
+            self._ones = Held(queue, _WHOLE, ArrayType((TILE, TILE), dtypes.bf16), self._top)
         return self.waited(self._ones, cores.COMPUTE)
 
 

@@ -154,7 +154,7 @@ def emit_gather(threads: Threads, shared: Shared, partials: Sequence[Held]) -> l
     """The writer of each core sends what it found to the root; gives the queues there, with what all have found."""
     count = shared.count
     room, arrived = threads.semaphore("room"), threads.semaphore("arrived")
-    queues = [threads.queue(each.format, count * each.pages, "partials") for each in partials]
+    queues = [threads.queue(each.format, *_stacked(each, count), hint="partials") for each in partials]
     add, role = threads.add, cores.WRITER
     threads.open_if(shared.is_root, [role])
     for queue, each in zip(queues, partials, strict=True):
@@ -190,6 +190,10 @@ def emit_gather(threads: Threads, shared: Shared, partials: Sequence[Held]) -> l
 
 def stacked(queue: SSAValue, partial: Held, count: int, scope: Scope) -> Held:
     """The partial results of all cores as one tile with a leading dim."""
-    shape = (count, *partial.type.shape)
-    paging = partial.paging.renamed({d: d + 1 for d in range(partial.type.rank)}).of(shape)
+    paging, shape = _stacked(partial, count)
     return Held(queue, paging, ArrayType(shape, partial.type.dtype), scope)
+
+
+def _stacked(partial: Held, count: int) -> tuple[Paging, tuple[int, ...]]:
+    shape = (count, *partial.type.shape)
+    return partial.paging.renamed({d: d + 1 for d in range(partial.type.rank)}).of(shape), shape

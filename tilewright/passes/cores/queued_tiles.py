@@ -255,7 +255,7 @@ class QueuedTiles(LoadedTiles):
         type, scope = array_type(value), self.scope_of(value)
         paging = paging.of(type.shape)
         pages = {"pages": paging.pages(type.shape)}
-        queue = self.threads.queue(storage_format(type.dtype), pages["pages"])
+        queue = self.threads.queue(storage_format(type.dtype), paging, type.shape)
         pagings = [self.present_paging(piece.value).of(array_type(piece.value).shape) for piece in pieces]
         taken = [self._element_by_element(p.value, f) for p, f in zip(pieces, pagings, strict=True)]
         with self.threads.inside(cores.READER, scope):
@@ -282,7 +282,7 @@ class QueuedTiles(LoadedTiles):
         types = [array_type(operand) for operand in op.operands]
         sources = [self._element_by_element(operand, paging) for operand in op.operands]
         scope, count = self.scope_of(op.results[0]), paging.pages(types[0].shape)
-        queues = [self.threads.queue(storage_format(type.dtype), count) for type in types]
+        queues = [self.threads.queue(storage_format(type.dtype), paging, type.shape) for type in types]
         add, pages = self.threads.add, {"pages": count}
         lines = {"axis": op.axis, "shape": types[0].shape, "rows": paging.rows, "columns": paging.columns}
         with self.threads.inside(cores.READER, scope):
@@ -294,7 +294,8 @@ class QueuedTiles(LoadedTiles):
                 attributes = lines | {"fn": fn, "reverse": op.reverse}
                 cls: type[cores.LinesOp] = cores.ScanOp
             else:
-                scratch = [self.threads.queue(storage_format(type.dtype), count, "merged") for type in types]
+                formats = [storage_format(type.dtype) for type in types]
+                scratch = [self.threads.queue(each, paging, types[0].shape, hint="merged") for each in formats]
                 attributes, cls = lines | {"descending": op.descending}, cores.SortOp
             operands += scratch
             segments = DenseArrayBase.from_list(i32, [len(sources), len(queues), len(scratch)])
@@ -320,9 +321,8 @@ class QueuedTiles(LoadedTiles):
     def _computed(self, value: SSAValue, paging: Paging, need: tuple[Padding, Padding], consumer: str) -> Held:
         type, scope = array_type(value), self.scope_of(value)
         format = storage_format(type.dtype)
-        pages = paging.pages(type.shape)
         buffers = 1 if consumer == cores.COMPUTE else self._buffers
-        queue = self.threads.queue(format, self.capacity(pages, scope, buffers))
+        queue = self.threads.queue(format, paging, type.shape, copies=self.copies(scope, buffers))
         with self.threads.inside(cores.COMPUTE, scope):
             pads = self.compute_into(value, paging, need, queue)
         return Held(queue, paging, type, scope, pads)
@@ -369,7 +369,7 @@ class QueuedTiles(LoadedTiles):
             root = read_again(root)
         while plan_of(root).registers > self._registers:
             node = spilled(root, self._registers)
-            queue = self.threads.queue(node.carrier.name, pages["pages"], "spill")
+            queue = self.threads.queue(node.carrier.name, paging, shape, hint="spill")
             self.threads.add(cores.COMPUTE, cores.ReserveOp, [queue], pages)
             places = Places((0, outer * rows), (0, columns))
             emit_section(self.threads, node, [Target(queue, page)], places, not paging.is_column_major, self._registers)

@@ -79,7 +79,7 @@ def emit_lines(threads: Threads, left: Held, dims: Sequence[int], fn: str, queue
         paging = left.paging.of(shape)
         found = Held(queue, paging, ArrayType(shape, left.type.dtype), left.scope)
         if dim != dims[-1]:
-            found.queue = threads.queue(format, found.pages, "lines")
+            found.queue = threads.queue(format, paging, shape, hint="lines")
         add(cores.READER, cores.WaitOp, [left.queue], {"pages": left.pages})
         add(cores.READER, cores.ReserveOp, [found.queue], {"pages": found.pages})
         attributes = {

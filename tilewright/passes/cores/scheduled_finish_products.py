@@ -167,7 +167,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr, IndexType, IntegerAttr
+from xdsl.dialects.builtin import AffineMapAttr, IndexType
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.ir.affine.affine_expr import AffineSymExpr
@@ -266,8 +266,7 @@ def _deepen(finish: Finish, trips: ProductTrips) -> None:
     for op in [] if loop is None else list(loop.body.block.ops):
         if isinstance(op, cores.WaitOp):
             type = cores.queue_type(op.queue)
-            longer = cores.QueueType(type.format, IntegerAttr(op.count * trips.ring, IndexType()))
-            Rewriter.replace_value_with_new_type(op.queue, longer)
+            Rewriter.replace_value_with_new_type(op.queue, type.resized(op.count * trips.ring))
 
 
 # ---- what becomes of it ---------------------------------------------------------------------------------------------
@@ -553,7 +552,7 @@ def _page_dims(finish: Finish, put: cores.PutOp) -> tuple[int, int] | None:
 
 
 def _write_by_blocks(finish: Finish, queue: SSAValue, put: cores.PutOp) -> None:
-    """A mover waits for each block, and writes it."""
+    """A mover waits for each block, and writes it. The queue then holds blocks, of several shapes."""
     block, wait, barrier = put.parent_block(), put.prev_op, put.next_op
     dims = _page_dims(finish, put)
     if block is None or wait is None or barrier is None or dims is None or barrier.next_op is None:
@@ -592,3 +591,4 @@ def _write_by_blocks(finish: Finish, queue: SSAValue, put: cores.PutOp) -> None:
     block.insert_ops_before(over_blocks(finish.pages, finish.blocks, made), wait)
     for op in (wait, put, barrier, barrier.next_op):
         _erase(op)
+    Rewriter.replace_value_with_new_type(queue, cores.queue_type(queue).without_layout)

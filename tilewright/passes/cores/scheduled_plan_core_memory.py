@@ -92,7 +92,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from xdsl.dialects.builtin import FileLineColLoc, IndexType, IntegerAttr
+from xdsl.dialects.builtin import FileLineColLoc
 from xdsl.rewriter import Rewriter
 
 from tilewright.dialects import cores
@@ -163,8 +163,7 @@ def _halve(queue: cores.QueueOp) -> None:
     type = cores.queue_type(queue.result)
     least = step_pages(queue)
     pages = max(least, type.pages // 2 // least * least)
-    replaced = cores.QueueType(type.format, IntegerAttr(pages, IndexType()))
-    Rewriter.replace_value_with_new_type(queue.result, replaced)
+    Rewriter.replace_value_with_new_type(queue.result, type.resized(pages))
 
 
 def _exhausted(name: str, program: cores.ProgramOp, grid: CoreGrid) -> ResourceExhausted:

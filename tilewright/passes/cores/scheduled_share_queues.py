@@ -94,6 +94,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.ir import Block, Operation, SSAValue
+from xdsl.rewriter import Rewriter
 
 from tilewright.dialects import cores
 from tilewright.dialects.rewriting import erase, in_block
@@ -159,8 +160,22 @@ def _share(program: cores.ProgramOp) -> None:
             continue
         passes += [_given_back(other, life) for other in home]
         home.append(life)
-        life.queue.result.replace_all_uses_with(home[0].queue.result)
-        erase(life.queue)
+        _merge(home[0].queue, life.queue)
+
+
+def _merge(kept: cores.QueueOp, other: cores.QueueOp) -> None:
+    """Replace a queue by one of as many pages of the same format. It has no layout if theirs differ."""
+    type = cores.queue_type(kept.result)
+    if type != other.result.type:
+        Rewriter.replace_value_with_new_type(kept.result, type.without_layout)
+    other.result.replace_all_uses_with(kept.result)
+    erase(other)
+
+
+def _pages(queue: cores.QueueOp) -> tuple[str, int]:
+    """The format and number of a queue's pages."""
+    type = cores.queue_type(queue.result)
+    return type.format.data, type.pages
 
 
 @dataclass(frozen=True)
@@ -251,7 +266,7 @@ def _is_within(op: Operation, block: Block) -> bool:
 def _may_share(first: _Life, second: _Life, passes: Sequence[_Passed]) -> bool:
     """Whether a queue's pages have all left before another one's come, in each of the same threads, and leave without
     what is done after these have come."""
-    if first.queue.result.type != second.queue.result.type or first.ends != second.ends:
+    if _pages(first.queue) != _pages(second.queue) or first.ends != second.ends:
         return False
     counts = {
         step.count

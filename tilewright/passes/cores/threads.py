@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
-from xdsl.dialects.builtin import DenseArrayBase, IndexType, LocationAttr, i32
+from xdsl.dialects.builtin import DenseArrayBase, LocationAttr, i32
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.ir.affine.affine_expr import AffineBinaryOpExpr, AffineBinaryOpKind, AffineConstantExpr, AffineDimExpr
@@ -19,9 +20,15 @@ from xdsl.ir.affine.affine_expr import AffineBinaryOpExpr, AffineBinaryOpKind, A
 from tilewright.dialects import cores, tile
 from tilewright.dialects.fields import encode
 from tilewright.dialects.rewriting import block_of, erase
+from tilewright.layout.catalogue.paging import Paging
 
 CORE_ROW, CORE_COLUMN = 0, 1
 ZERO = AffineExpr.constant(0)
+
+
+@lru_cache(maxsize=1024)
+def _layout_text(paging: Paging, shape: tuple[int, ...]) -> str:
+    return str(paging.of(shape).layout(shape))
 
 
 @dataclass
@@ -61,11 +68,11 @@ class Threads:
 
     # ---- declarations -----------------------------------------------------------------------------------------------
 
-    def queue(self, format: str, pages: int, hint: str = "") -> SSAValue:
-        from xdsl.dialects.builtin import IntegerAttr, StringAttr
-
-        type = cores.QueueType(StringAttr(format), IntegerAttr(pages, IndexType()))
-        op = cores.QueueOp(result=type)
+    def queue(
+        self, format: str, paging: Paging, shape: tuple[int, ...], *, copies: int = 1, hint: str = ""
+    ) -> SSAValue:
+        """A queue with room for some tiles of a shape."""
+        op = cores.QueueOp(result=cores.queue(format, copies * paging.pages(shape), _layout_text(paging, shape)))
         if hint:
             op.results[0].name_hint = hint
         self._place(op)

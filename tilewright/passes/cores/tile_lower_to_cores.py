@@ -25,7 +25,7 @@ After:
     ^bb0(%0: !tile.ref<tensor<64x32xf32>>, %1: !tile.ref<tensor<64x32xf32>>):
       cores.program() {cores = array<i64: 1, 2>, wide = true} do {
       ^bb0(%2: index, %3: index):
-        %4 = cores.queue() : !cores.queue<"f32", 1>
+        %4 = cores.queue() : !cores.queue<"f32", 1, "(32, 32) : [2@mem*512 16@mem*16 | 2@mem*256 16@mem]">
         cores.thread() {role = "reader", noc = 0 : index} do {
           cores.reserve(%4) {pages = 1 : index}
           cores.fetch(%0, %4, %2, %3) {extents = array<i64: 1, 1>,
@@ -271,8 +271,8 @@ class _Lowering:
             if is_paged or (origin is None and not plain.is_column_major):
                 held = self.tiles.loaded(source.load, plain, None, cores.WRITER, origin)
                 return self.tiles.waited(held, cores.WRITER, at_end=False)
-        pages = paging.pages(type.shape)
-        queue = self.threads.queue(format, self.tiles.capacity(pages, scope, self.buffers))
+        copies = self.tiles.copies(scope, self.buffers)
+        queue = self.threads.queue(format, paging, type.shape, copies=copies)
         self.tiles.compute_into(op.value, paging, (None, None), queue, inside)
         return self.tiles.waited(Held(queue, paging, type, scope), cores.WRITER, at_end=False)
 
@@ -280,7 +280,8 @@ class _Lowering:
         """The stored tile, as rows in a queue to the writer."""
         tiles = self.tiles.held(op.value, paging)
         scope = self.tiles.scopes[block_of(op)]
-        queue = self.threads.queue(stored_format(op.destination), self.tiles.capacity(tiles.pages, scope, self.buffers))
+        format, copies = stored_format(op.destination), self.tiles.copies(scope, self.buffers)
+        queue = self.threads.queue(format, tiles.paging, tiles.type.shape, copies=copies)
         emit_untilize(self.threads, tiles.queue, queue, tiles.pages)
         return self.tiles.waited(Held(queue, paging, tiles.type, scope), cores.WRITER, at_end=False)
 
@@ -306,7 +307,7 @@ class _Lowering:
         held = self.tiles.held(operand, paging, (need[0], need[1]))
         result = array_type(op.results[0])
         out = reduced_paging(paging, op).of(result.shape)
-        queue = self.threads.queue(storage_format(result.dtype), out.pages(result.shape))
+        queue = self.threads.queue(storage_format(result.dtype), out, result.shape)
         found = Held(queue, out, result, self.tiles.scope_of(op.results[0]))
         if fn in cores.FOLDS:
             self._packed(self._reduction(held, paging, reduced, fn), found)
@@ -327,7 +328,7 @@ class _Lowering:
         type = lines_left(reduction, result.type.dtype)
         left = Held(result.queue, paging.of(type.shape), type, result.scope)
         if lines:
-            left.queue = self.threads.queue(result.format, left.pages, "lines")
+            left.queue = self.threads.queue(result.format, left.paging, type.shape, hint="lines")
         self._packed(reduction, left)
         with self.threads.inside(cores.READER, result.scope):
             emit_lines(self.threads, left, lines, reduction.fn, result.queue)
@@ -350,7 +351,7 @@ class _Lowering:
             start = self.tiles.held(initial, Paging(0, 1))
         type, scope = array_type(op.result), self.tiles.scope_of(op.result)
         paging = Paging(0, 1).of(type.shape)
-        queue = self.threads.queue(storage_format(type.dtype), paging.pages(type.shape))
+        queue = self.threads.queue(storage_format(type.dtype), paging, type.shape)
         pages = {"pages": paging.pages(type.shape)}
         self.threads.add(cores.COMPUTE, cores.ReserveOp, [queue], pages)
         emit_product(self.threads, Product(left, right, transposed, start, None), queue, self.registers)
@@ -435,7 +436,7 @@ class _Lowering:
         for result, queue in zip(shared.loop.results, sums, strict=True):
             type, paging = array_type(result), self.tiles.pagings[result]
             if queue is None:
-                queue = self.threads.queue(storage_format(type.dtype), paging.pages(type.shape), "partial")
+                queue = self.threads.queue(storage_format(type.dtype), paging, type.shape, hint="partial")
                 self.tiles.compute_into(result, paging, (None, None), queue)
             partials.append(Held(queue, paging, type, self.threads.scopes[-1]))
         gathered = emit_gather(self.threads, shared, partials)
@@ -444,7 +445,7 @@ class _Lowering:
         scope = self.threads.scopes[-1]
         for result, partial, queue, fn in zip(shared.loop.results, partials, gathered, shared.functions, strict=True):
             every = self.tiles.waited(stacked(queue, partial, shared.count, scope), cores.COMPUTE)
-            total = self.threads.queue(partial.format, partial.pages)
+            total = self.threads.queue(partial.format, partial.paging, partial.type.shape)
             pages = {"pages": partial.pages}
             self.threads.add(cores.COMPUTE, cores.ReserveOp, [total], pages)
             emit_reduction(self.threads, Reduction(every, (0,), fn, False, False, None), total, self.registers)
@@ -461,12 +462,12 @@ class _Lowering:
         paging = Paging(0, 1) if is_sum else self.tiles.carried_paging(op, position)
         paging = paging.completed(type.shape)
         self.tiles.pagings[argument] = paging
-        pages = paging.pages(type.shape)
+        format = storage_format(type.dtype)
         if is_sum:
-            queue = self.threads.queue(storage_format(type.dtype), pages, "sum")
-            self.threads.add(cores.COMPUTE, cores.ReserveOp, [queue], {"pages": pages})
+            queue = self.threads.queue(format, paging, type.shape, hint="sum")
+            self.threads.add(cores.COMPUTE, cores.ReserveOp, [queue], {"pages": paging.pages(type.shape)})
             return queue
-        queue = self.threads.queue(storage_format(type.dtype), 2 * pages)
+        queue = self.threads.queue(format, paging, type.shape, copies=2)
         self.tiles.compute_into(initial, paging, (None, None), queue)
         return queue
 
