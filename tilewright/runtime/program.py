@@ -239,7 +239,7 @@ class Program(ProgramFile):
         return outputs
 
     def _copy_donated(self, inputs: list[Array], outputs: Sequence[Array]) -> None:
-        """Exchange donated inputs for the outputs that are written in their place, with the same contents."""
+        """Exchange donated inputs for the outputs that take their memory, with the same contents."""
         for alias in self.manifest.aliases:
             output = outputs[alias.output]
             if not _same_memory(output, inputs[alias.input]):
