@@ -19,7 +19,7 @@ from tilewright.cost.tiles import MatmulTile
 from tilewright.cost.warps.products import WarpSchedule
 from tilewright.machines import machine as machines
 from tilewright.machines.machine import Machine, load, with_caches
-from tilewright.passes.kernels import warp_planner
+from tilewright.passes.kernels import attention_warpgroups, warp_planner
 from tilewright.passes.warps import scheduled_loop_over_tiles, scheduled_order_tiles
 from tilewright.runtime.cuda import driver as cuda_driver
 from tilewright.targets.cuda import target
@@ -77,6 +77,17 @@ def in_tensor_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[..., CudaProgr
         schedule = WarpSchedule(MatmulTile(rows, columns, depth), 4 * groups, across, stages, family)
         monkeypatch.setattr(warp_planner, "warp_schedule", lambda *_: schedule)
         return built(tw.jit(function).lower(*arrays), f"cuda:{chip}")
+
+    return compiled
+
+
+@pytest.fixture
+def by_groups(monkeypatch: pytest.MonkeyPatch) -> Callable[..., CudaProgram]:
+    """Compiles attention for sm_90a, its tiles shared by so many warpgroups."""
+
+    def compiled(groups: int, function: Callable[..., Any], *arrays: Any) -> CudaProgram:
+        monkeypatch.setattr(attention_warpgroups, "_groups", lambda *_: groups)
+        return built(tw.jit(function).lower(*arrays), "cuda:sm_90a")
 
     return compiled
 

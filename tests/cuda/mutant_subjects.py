@@ -15,13 +15,13 @@ import tilewright as tw
 from tests.cuda.chips import built
 from tests.cuda.mutant_edits import SYNCHRONISES
 from tests.cuda.role_kernels import RoleProduct
-from tests.cuda.test_array_order import KERNELS as ARRAY_KERNELS
-from tests.cuda.test_array_order import lowered
 from tests.emulators.cuda_driver import tensor_maps
 from tests.emulators.ptx.emulator import run as execute
 from tests.fuzz.tiles import inputs_of
 from tests.numerics.test_phases import expected_of
 from tests.passes.pass_support import parse
+from tests.passes.warps.test_scheduled_order_accesses import KERNELS as ARRAY_KERNELS
+from tests.passes.warps.test_scheduled_order_accesses import lowered
 from tests.programs import causal_attention
 from tilewright.cost.tiles import MatmulTile
 from tilewright.cost.warps.products import WARPGROUP, WarpSchedule

@@ -12,9 +12,9 @@ import tilewright as tw
 from tests.cuda.chips import built
 from tests.cuda.test_machine_code import check_clean
 from tests.cuda.test_pipeline import executed, operands, product
-from tests.cuda.test_warpgroups import Make
 from tests.emulators.ptx.emulator import run
 from tests.passes.pass_support import parse
+from tests.passes.warps.test_scheduled_specialize_warps import Make
 from tests.sampling import alternating
 from tilewright.dialects import tile
 from tilewright.layout import Layout

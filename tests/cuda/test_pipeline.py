@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation
 
 import tilewright as tw
 from tests.cuda.chips import KINDS, Tensor, built
@@ -20,11 +19,9 @@ from tests.cuda.test_machine_code import check_clean
 from tests.emulators.cuda_driver import tensor_maps
 from tests.emulators.ptx.counts import Counts
 from tests.emulators.ptx.emulator import run
-from tests.emulators.ptx.errors import SharedRace
 from tests.passes.pass_support import parse, unit_of
 from tilewright import dtypes
-from tilewright.dialects import scheduled, tile
-from tilewright.errors import CompilerBug
+from tilewright.dialects import tile
 from tilewright.machines.machine import load
 from tilewright.passes.base import Unit
 from tilewright.passes.tile_erase_zones import TileEraseZonesPass
@@ -49,7 +46,6 @@ from tilewright.passes.warps.tile_multiply_in_tensor_memory import TileMultiplyI
 from tilewright.pipelines import tile_to_warps
 from tilewright.semantics import scheduled as semantics
 from tilewright.semantics.array import Interpreter
-from tilewright.semantics.warps.block_memory import RaceError
 from tilewright.targets.cuda.emit import emit_kernel
 from tilewright.targets.cuda.target import CudaProgram
 from tilewright.targets.cuda.toolchain import COMPILER
@@ -298,199 +294,6 @@ def of_kind(unit: Unit, kind: type) -> list[Any]:
     return [op for op in kernel.walk() if isinstance(op, kind)]
 
 
-@pytest.mark.parametrize("chip", KINDS)
-@pytest.mark.parametrize("stages", [2, 3, 4, 5])
-def test_any_number_of_stages(stages: int, chip: str) -> None:
-    given = Given(stages=stages)
-    unit = given.unit(chip)
-    rings = [op for op in of_kind(unit, scheduled.AllocOp) if op.stages is not None]
-    assert [ring.count for ring in rings] == [stages, stages]
-    np.testing.assert_array_equal(interpreted(unit, given), given.exact())
-    got, counts = emulated_unit(unit, given)
-    np.testing.assert_array_equal(got, given.exact())
-    assert counts.shared_conflicts == 0
-
-
-@pytest.mark.parametrize("k", [33, 64, 96, 100])
-def test_fewer_trips_than_stages(k: int) -> None:
-    given = Given(k=k + k % 2, stages=5)
-    unit = given.unit()
-    trips = -(-given.k // given.K)
-    assert all(op.count == trips for op in of_kind(unit, scheduled.AllocOp) if op.stages is not None)
-    np.testing.assert_array_equal(interpreted(unit, given), given.exact())
-    np.testing.assert_array_equal(emulated_unit(unit, given)[0], given.exact())
-
-
-def test_one_trip_is_not_copied_ahead() -> None:
-    unit = Given(k=32).unit()
-    assert of_kind(unit, scheduled.CopyOp) == []
-
-
-TILES = [
-    Given(m=128, n=128, k=96, M=64, N=64, K=32, warps=4),
-    Given(m=128, n=256, k=192, M=128, N=128, K=64, warps=8),
-    Given(m=16, n=16, k=48, M=16, N=16, K=16, warps=1, stages=2),
-    Given(m=48, n=48, k=64, M=16, N=32, K=16, warps=2),
-]
-
-
-@pytest.mark.parametrize("given", TILES, ids=str)
-def test_any_tile_and_number_of_warps(given: Given) -> None:
-    unit = given.unit()
-    np.testing.assert_array_equal(interpreted(unit, given), given.exact())
-    got, counts = emulated_unit(unit, given)
-    np.testing.assert_array_equal(got, given.exact())
-    assert counts.shared_conflicts == 0
-
-
-def test_a_trip_has_one_barrier() -> None:
-    given = Given()
-    (loop,) = of_kind(given.unit(), tile.ForOp)
-    assert sum(isinstance(op, scheduled.BarrierOp) for op in loop.walk()) == 1
-
-
-def test_stages_that_have_no_room_are_fewer() -> None:
-    """Four stages of 64 KiB are more than 163 KiB."""
-    given = Given(m=256, n=256, k=320, M=256, N=256, K=64, warps=8, stages=4)
-    unit = given.unit("sm_80", ScheduledPipelineCopiesPass)
-    assert {op.count for op in of_kind(unit, scheduled.AllocOp) if op.stages is not None} == {2}
-
-
-# ---- what is missed -------------------------------------------------------------------------------------------------
-
-
-def without(unit: Unit, op: Operation) -> None:
-    op.detach()
-    op.erase()
-
-
-def test_errors_name_the_operation_and_the_trip() -> None:
-    given = Given()
-    unit = given.unit()
-    (loop,) = of_kind(unit, tile.ForOp)
-    without(unit, next(op for op in loop.walk() if isinstance(op, scheduled.WaitOp)))
-    with pytest.raises(CompilerBug, match=r"`scheduled\.mma` of trip 0 reads where `scheduled\.copy` has not arrived"):
-        interpreted(unit, given)
-
-
-# ---- barriers -------------------------------------------------------------------------------------------------------
-
-
-def softmax(x: Any) -> Any:
-    return tw.nn.softmax(x, axis=0)
-
-
-def norm(x: Any) -> Any:
-    centred = x - tw.mean(x, axis=-1, keepdims=True)
-    return centred / tw.sqrt(tw.mean(centred * centred, axis=-1, keepdims=True) + 1e-5)
-
-
-def sums(x: Any) -> Any:
-    return tw.sum(x @ x.T, axis=0)
-
-
-def attention(x: Any) -> Any:
-    return tw.nn.softmax(x @ x.T, axis=-1) @ x
-
-
-# With shapes for which warps of a block depend on each other.
-PROGRAMS = {softmax: (64, 96), norm: (64, 96), sums: (128, 256), attention: (100, 130)}
-
-
-def barriers(unit: Unit) -> Iterator[tuple[int, str]]:
-    for kernel in unit.kernels():
-        for number, op in enumerate(op for op in kernel.walk() if isinstance(op, scheduled.BarrierOp)):
-            if op.scope == scheduled.BLOCK:
-                yield number, kernel.sym_name
-
-
-@pytest.mark.parametrize("function", PROGRAMS, ids=lambda each: each.__name__)
-def test_every_barrier_that_is_left_is_needed(function: Callable[..., Any]) -> None:
-    x = np.random.default_rng(0).standard_normal(PROGRAMS[function]).astype(np.float16)
-    program = compiled(function, "sm_90a", x)
-    found = list(barriers(program.unit))
-    assert found
-    for number, name in found:
-        assert is_missed(program, name, number), f"barrier {number} of {name}"
-
-
-def is_missed(program: CudaProgram, name: str, number: int) -> bool:
-    """Whether the checker or the emulator sees that a barrier is not there. The emulator does not where the compiler
-    below sees that what is stored is there already."""
-    kernel = program.unit.kernel(name).clone()
-    barrier = [op for op in kernel.walk() if isinstance(op, scheduled.BarrierOp)][number]
-    barrier.detach()
-    barrier.erase()
-    inputs = [tile.ref_type(r) for r, e in zip(kernel.refs, kernel.effects, strict=True) if e != tile.OUT]
-    try:
-        semantics.run_call(kernel, [np.zeros(type.shape, type.dtype.numpy) for type in inputs])
-    except RaceError:
-        return True
-    code = emit_kernel(kernel, program.unit.machine)
-    ptx = COMPILER.ptx(name, code.text, program.unit.machine)
-    types = [tile.ref_type(ref) for ref in kernel.refs]
-    arrays = [np.zeros(type.shape, type.dtype.numpy) for type in types]
-    try:
-        arrays += tensor_maps(code.tensor_maps, arrays)
-        run(ptx, name, code.blocks, code.threads, arrays, code.shared_bytes)
-    except SharedRace:
-        return True
-    return False
-
-
-def test_barriers_are_taken_out() -> None:
-    given = Given()
-    before = len(of_kind(given.unit(last=ScheduledPlanBlockMemoryPass), scheduled.BarrierOp))
-    after = len(of_kind(given.unit(last=ScheduledDropBarriersPass), scheduled.BarrierOp))
-    assert after < before
-
-
-WORDS_OF_SEVERAL_WARPS = """
-  tile.kernel() {{sym_name = "k", grid = array<i64>, effects = ["in", "in", "out", "out"]}} do {{
-  ^bb0(%x: {array}, %y: {array}, %v: {array}, %w: {array}):
-    scheduled.parallel() {{extents = array<i64>, grain = 1 : index, warps = 4 : index}} do {{
-      %a = tile.load(%x) {{{all}}} : tensor<128x16xi8, "{rows}">
-      %b = tile.load(%y) {{{all}}} : tensor<128x16xi8, "{bytes}">
-      %s = scheduled.alloc() {{offset_bytes = 0 : index}} : !tile.ref<tensor<128x16xi8>, "block", "{first}">
-      %t = scheduled.alloc() {{offset_bytes = 0 : index}} : !tile.ref<tensor<128x16xi8>, "block", "{second}">
-      tile.store(%a, %s) {{{all}}}
-      scheduled.barrier() {{scope = "block"}}
-      %c = tile.load(%s) {{{all}}} : tensor<128x16xi8, "{rows}">
-      scheduled.barrier() {{scope = "block"}}
-      tile.store(%b, %t) {{{all}}}
-      scheduled.barrier() {{scope = "block"}}
-      %d = tile.load(%t) {{{all}}} : tensor<128x16xi8, "{bytes}">
-      tile.store(%c, %v) {{{all}}}
-      tile.store(%d, %w) {{{all}}}
-      scheduled.end()
-    }}
-    tile.yield()
-  }}
-"""
-
-
-def test_barriers_between_warps_whose_bytes_are_in_one_word_stay() -> None:
-    """Each word of the second buffer is written by four warps, one of which read it in the first one."""
-    text = WORDS_OF_SEVERAL_WARPS.format(
-        array="!tile.ref<tensor<128x16xi8>>",
-        all="map = affine_map<(d0, d1) -> (d0, d1)>",
-        rows="(128, 16) : [4@warp 32@lane | 16@reg]",
-        bytes="(128, 16) : [32@lane 4@warp | 16@reg]",
-        first="(128, 16) : [128@mem.shared*16 | 16@mem.shared]",
-        second="(128, 16) : [128@mem.shared | 16@mem.shared*128]",
-    )
-    unit = unit_of(parse(text), {})
-    unit.machine = load("sm_90a")
-    ScheduledDropBarriersPass().apply(unit)
-    (kernel,) = unit.kernels()
-    scopes = [op.scope for op in kernel.walk() if isinstance(op, scheduled.BarrierOp)]
-    assert scopes == ["warp", "block", "block"]
-    arrays = [np.random.default_rng(seed).integers(-99, 99, (128, 16)).astype(np.int8) for seed in range(2)]
-    for seed in range(3):
-        for got, expected in zip(semantics.run_call(kernel, arrays, seed), arrays, strict=True):
-            np.testing.assert_array_equal(got, expected)
-
-
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 @pytest.mark.parametrize("shape", [(1, 40, 24), (17, 40, 1), (16, 33, 40), (5, 512, 7)], ids=str)
 @pytest.mark.parametrize("chip", ["sm_86", "sm_120a"])
@@ -505,7 +308,7 @@ def test_tiles_larger_than_their_arrays(chip: str, shape: tuple[int, int, int], 
 # ---- machine code ---------------------------------------------------------------------------------------------------
 
 
-# Those without warpgroups and tensor memory: `test_warpgroups.py` and `test_tensor_memory.py` are about theirs.
+# Those without warpgroups and tensor memory, whose products the tests of `passes/warps` assemble.
 BY_WARPS = tuple(chip for chip in KINDS if chip not in ("sm_90a", "sm_100a"))
 
 
@@ -557,13 +360,3 @@ def test_the_order_of_the_passes_is_that_of_these_tests() -> None:
         ScheduledDropBarriersPass,
         ScheduledRecordZonesPass,
     ]
-
-
-def test_two_contracted_dims_are_copied_ahead_in_the_inner_loop() -> None:
-    a, b = numbers((48, 3, 96), "f16", 1), numbers((3, 96, 64), "f16", 2)
-    program = compiled(lambda x, y: tw.einsum("mjk,jkn->mn", x, y), "sm_90a", a, b)
-    got, counts = executed(program, (a, b))
-    exact = np.einsum("mjk,jkn->mn", a.astype(np.float64), b.astype(np.float64))
-    np.testing.assert_array_equal(got, exact.astype(np.float16))
-    assert said(program)[0].startswith("2 windows copied ahead")
-    assert counts.shared_conflicts == 0

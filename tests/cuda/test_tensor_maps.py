@@ -15,8 +15,8 @@ import pytest
 import tilewright as tw
 from tests.cuda.running import Foreign
 from tests.cuda.test_pipeline import operands, product
-from tests.cuda.test_warpgroups import SMALL
 from tests.emulators.cuda_driver import FakeDriver
+from tests.passes.warps.test_scheduled_specialize_warps import SMALL
 from tilewright.errors import CompilerBug
 from tilewright.runtime.cuda.driver import BindingsDriver
 from tilewright.runtime.cuda.steps import DeviceCode, Kernel, TensorMap, check_device

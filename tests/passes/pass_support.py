@@ -37,9 +37,9 @@ Tensor = np.ndarray[Any, Any]
 Make = Callable[[Program], list[Value]]
 
 
-def unit_of(module: ModuleOp, constants: dict[str, Tensor]) -> Unit:
+def unit_of(module: ModuleOp, constants: dict[str, Tensor], machine: str = "x86-64-v3") -> Unit:
     """A unit for a fixed machine and two threads, so that no result depends on the host."""
-    return Unit(module, constants, load("x86-64-v3"), 2)
+    return Unit(module, constants, load(machine), 2)
 
 
 def parse(text: str) -> ModuleOp:
@@ -94,6 +94,33 @@ def filecheck(text: str, checks: str) -> Any:
 def remarks(unit: Unit, pass_name: str) -> list[tuple[str, str]]:
     """Decisions and reasons that a pass recorded."""
     return [(r.decision, r.reason) for r in unit.remarks if r.pass_name == pass_name]
+
+
+def applied(each: Pass, text: str, machine: str = "x86-64-v3") -> Unit:
+    """IR text after a pass."""
+    unit = unit_of(parse(text), {}, machine)
+    each.apply(unit)
+    unit.module.verify()
+    return unit
+
+
+def check_unchanged(each: Pass, text: str, machine: str = "x86-64-v3") -> Unit:
+    """A pass leaves a program as it is."""
+    unit = applied(each, text, machine)
+    assert numbered(unit.module) == numbered(parse(text))
+    return unit
+
+
+def check_meaning(each: Pass, text: str, machine: str = "x86-64-v3", inputs: Sequence[Tensor] = ()) -> Unit:
+    """A pass changes a program, which computes the same results bit by bit: of given arrays, or of random ones."""
+    before, after = unit_of(parse(text), {}, machine), applied(each, text, machine)
+    assert numbered(after.module) != numbered(before.module)
+    for seed in range(1 if inputs else 3):
+        arrays = list(inputs) or random_inputs(before, seed)
+        for got, expected in zip(run(after, arrays), run(before, arrays), strict=True):
+            assert got.dtype == expected.dtype
+            np.testing.assert_array_equal(got, expected)
+    return after
 
 
 def random_inputs(unit: Unit, seed: int = 0) -> list[Tensor]:

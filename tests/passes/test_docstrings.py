@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pass_support import numbered, parse, random_inputs, run, unit_of
 
+from tests.passes.pass_support import numbered, parse, random_inputs, run, unit_of
 from tilewright import passes
 from tilewright.machines.machine import Machine, Model, load, with_caches
 from tilewright.passes import program_memory

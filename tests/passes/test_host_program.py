@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pass_support import parse, unit_of
-from test_docstrings import example
 
 import tilewright as tw
 from tests import host_programs
 from tests.fuzz.mutants import Mutant, planted
 from tests.numerics.test_phases import close, expected_of
+from tests.passes.pass_support import parse, unit_of
+from tests.passes.test_docstrings import example
 from tests.programs import PROGRAMS
 from tests.sampling import sampled
 from tilewright.dialects import tile

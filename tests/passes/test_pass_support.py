@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from pass_support import expect, filecheck, parse, unit_of
+
+from tests.passes.pass_support import expect, filecheck, parse, unit_of
 
 TEXT = """
 func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pass_support import random_inputs, remarks, run, run_through
 
 import tilewright as tw
+from tests.passes.pass_support import random_inputs, remarks, run, run_through
 from tests.programs import Program
 from tilewright.cost.vectors.register_blocks import register_blocks
 from tilewright.dialects import scheduled

@@ -1,0 +1,158 @@
+"""Which dimensions of a loop group become one, which stay apart, and that the results are the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.passes.pass_support import Make, Tensor, random_inputs, remarks, run, run_through
+from tests.programs import Program, layer_norm
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type
+from tilewright.frontend.trace import Value
+from tilewright.passes.array.array_collapse_dims import ArrayCollapseDimsPass
+from tilewright.passes.array.array_fuse_loops import ArrayFuseLoopsPass
+from tilewright.passes.kernels.lower_loop_group import group_space
+
+
+def spaces(make: Make) -> list[tuple[int, ...]]:
+    unit = run_through(make, ArrayCollapseDimsPass)
+    return [group_space(op)[0] for op in unit.main.walk() if isinstance(op, array.FusedOp)]
+
+
+def elementwise(p: Program) -> list[Value]:
+    return [p.map("exp", p.map("add", p.array(8, 3, 5), p.array(8, 3, 5)))]
+
+
+def with_bias(p: Program) -> list[Value]:
+    return [p.map("add", p.array(8, 3, 5), p.broadcast(p.array(5), (8, 3, 5), (2,)))]
+
+
+def with_rows(p: Program) -> list[Value]:
+    return [p.map("add", p.array(8, 3, 5), p.broadcast(p.array(8), (8, 3, 5), (0,)))]
+
+
+def with_middle(p: Program) -> list[Value]:
+    return [p.map("add", p.array(8, 3, 5, 2), p.broadcast(p.array(3, 5), (8, 3, 5, 2), (1, 2)))]
+
+
+def with_stretched(p: Program) -> list[Value]:
+    """A dimension of size 1 is repeated."""
+    return [p.map("add", p.array(8, 3, 5), p.broadcast(p.array(8, 1, 5), (8, 3, 5), (0, 1, 2)))]
+
+
+def splat(p: Program) -> list[Value]:
+    return [p.map("multiply", p.array(4, 6), p.splat(2.0, (4, 6)))]
+
+
+def ones(p: Program) -> list[Value]:
+    return [p.map("exp", p.array(1, 8, 1, 3))]
+
+
+def swapped(p: Program) -> list[Value]:
+    """The transpose moves the last two dimensions together."""
+    turned = p.add("transpose", [p.array(3, 4, 8)], permutation=(1, 2, 0))[0]
+    return [p.map("add", turned, p.array(4, 8, 3))]
+
+
+def numbered(p: Program) -> list[Value]:
+    numbers = p.add("iota", shape=(8, 3, 5), axis=0, dtype="f32")[0]
+    return [p.map("add", p.array(8, 3, 5), numbers)]
+
+
+def part(p: Program) -> list[Value]:
+    return [p.map("exp", p.add("slice", [p.array(8, 6)], starts=(0, 1), limits=(8, 4), strides=(1, 1))[0])]
+
+
+def softmax(p: Program) -> list[Value]:
+    return [p.softmax(p.array(2, 3, 4, 7))]
+
+
+def both(p: Program) -> list[Value]:
+    """The sums, kept as dimensions of size 1, and what is left when they are taken away."""
+    x = p.array(4, 6, 5)
+    sums = p.add("reshape", [p.reduce(x, "add", (1, 2))], shape=(4, 1, 1))[0]
+    return [sums, p.map("subtract", x, p.broadcast(sums, (4, 6, 5), (0, 1, 2)))]
+
+
+def sums(shape: tuple[int, ...], axes: tuple[int, ...]) -> Make:
+    return lambda p: [p.reduce(p.array(*shape), "add", axes)]
+
+
+CASES: list[tuple[Make, list[tuple[int, ...]]]] = [
+    (elementwise, [(120,)]),
+    (with_bias, [(24, 5)]),
+    (with_rows, [(8, 15)]),
+    (with_middle, [(8, 15, 2)]),
+    (with_stretched, [(8, 3, 5)]),
+    (splat, [(24,)]),
+    (ones, [(24,)]),
+    (swapped, [(32, 3)]),
+    (numbered, [(8, 15)]),
+    (part, [(8, 3)]),
+    (softmax, [(24, 7)]),
+    (layer_norm, [(24, 20)]),
+    (both, [(4, 30)]),
+    (sums((4, 5, 6), (2,)), [(20, 6)]),
+    (sums((4, 5, 6), (0, 1)), [(20, 6)]),
+    (sums((4, 5, 6), (1,)), [(4, 5, 6)]),
+    (sums((4, 5, 6), (0, 2)), [(4, 5, 6)]),
+    (sums((4, 5, 6), (0, 1, 2)), [(120,)]),
+    (sums((4, 1, 5, 1), (0, 3)), [(4, 5)]),
+    (sums((2, 3, 4, 5, 6), (1, 2)), [(2, 12, 30)]),
+]
+
+
+@pytest.mark.parametrize(("make", "expected"), CASES)
+def test_dimensions_that_are_treated_alike_become_one(make: Make, expected: list[tuple[int, ...]]) -> None:
+    assert spaces(make) == expected
+
+
+def after(make: Make, last: type) -> tuple[list[Tensor], list[tuple[int, ...]]]:
+    unit = run_through(make, last)
+    results = run(unit, random_inputs(unit))
+    return results, [array_type(v).shape for v in unit.main.body.block.last_op.operands]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("make", [make for make, _ in CASES])
+def test_results_keep_their_shapes_and_values(make: Make) -> None:
+    (before, shapes), (found, collapsed) = after(make, ArrayFuseLoopsPass), after(make, ArrayCollapseDimsPass)
+    assert shapes == collapsed
+    for x, y in zip(found, before, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+
+
+def test_the_remark_says_what_became_of_the_shape() -> None:
+    unit = run_through(with_bias, ArrayCollapseDimsPass)
+    assert remarks(unit, ArrayCollapseDimsPass.name) == [("8x3x5 as 24x5", "dimensions with the same accesses")]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_groups_mean_the_same(seed: int) -> None:
+    """Random broadcasts, transposes and reductions of one shape, against each operation by itself."""
+    rng = np.random.default_rng(seed)
+    shape = tuple(int(n) for n in rng.choice([1, 2, 3, 4], size=int(rng.integers(2, 6))))
+
+    def program(p: Program) -> list[Value]:
+        x = p.array(*shape)
+        for _ in range(3):
+            axes = tuple(d for d in range(len(shape)) if rng.random() < 0.6)
+            sizes = tuple(1 if rng.random() < 0.3 else shape[d] for d in axes)
+            x = p.map("add", x, p.broadcast(p.array(*sizes), shape, axes))
+        order = tuple(int(d) for d in rng.permutation(len(shape)))
+        turned = p.add("transpose", [p.array(*(shape[d] for d in np.argsort(order)))], permutation=order)[0]
+        x = p.map("multiply", x, turned)
+        if shape == (1,) * len(shape) or rng.random() < 0.4:
+            return [x]
+        axes = tuple(d for d in range(len(shape)) if rng.random() < 0.5) or (0,)
+        kept = tuple(d for d in range(len(shape)) if d not in axes)
+        total = p.reduce(x, "add", axes)
+        return [total, p.map("subtract", x, p.broadcast(total, shape, kept))]
+
+    state = rng.bit_generator.state
+    before, shapes = after(program, ArrayFuseLoopsPass)
+    rng.bit_generator.state = state
+    found, collapsed = after(program, ArrayCollapseDimsPass)
+    assert shapes == collapsed
+    for x, y in zip(found, before, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,193 @@
+"""Which operations `array-fuse-loops` groups, which stay apart, and the reasons it records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.passes.pass_support import Make, expect, remarks, run_through
+from tests.programs import Program, layer_norm, softmax_columns, softmax_rows
+from tilewright import dtypes
+from tilewright.dialects import array
+from tilewright.frontend.trace import Value
+from tilewright.passes.array.array_fuse_loops import LARGEST_GROUP, ArrayFuseLoopsPass
+from tilewright.passes.legality import verify_module
+
+
+def groups(make: Make) -> list[tuple[str, str]]:
+    """Kind and operations of every group."""
+    unit = run_through(make, ArrayFuseLoopsPass)
+    found = [op for op in unit.main.walk() if isinstance(op, array.FusedOp)]
+    return [(op.kind, op.why) for op in found]
+
+
+def reasons(make: Make) -> list[str]:
+    """Why groups were not merged."""
+    unit = run_through(make, ArrayFuseLoopsPass)
+    return [reason for decision, reason in remarks(unit, ArrayFuseLoopsPass.name) if decision == "not fused"]
+
+
+def turned(p: Program, x: Value) -> Value:
+    return p.add("transpose", [x], permutation=(1, 0))[0]
+
+
+def test_a_chain_and_a_diamond_are_one_group() -> None:
+    def program(p: Program) -> list[Value]:
+        e = p.map("exp", p.array(8))
+        return [p.map("negative", p.map("add", p.map("sin", e), p.map("cos", e)))]
+
+    expect(
+        run_through(program, ArrayFuseLoopsPass),
+        """
+        CHECK: func.func
+        CHECK-NEXT: array.fused(%0) {kind = "loop", why = "exp sin cos add negative"}
+        CHECK: [[E:%[0-9]+]] = array.map({{.*}}) {fn = "exp"}
+        CHECK-NEXT: [[S:%[0-9]+]] = array.map([[E]]) {fn = "sin"}
+        CHECK-NEXT: [[C:%[0-9]+]] = array.map([[E]]) {fn = "cos"}
+        CHECK-NEXT: array.map([[S]], [[C]]) {fn = "add"}
+        CHECK: func.return
+        """,
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (softmax_rows, "maximum subtract exp add divide"),
+        (softmax_columns, "maximum subtract exp add divide"),
+        (layer_norm, "add divide subtract multiply add divide add rsqrt multiply multiply"),
+    ],
+)
+def test_reductions_with_producers_and_consumers_are_one_group(make: Make, why: str) -> None:
+    assert groups(make) == [("loop", why)]
+
+
+def test_results_of_one_shape_share_a_group_and_unrelated_ones_do_not() -> None:
+    def program(p: Program) -> list[Value]:
+        e = p.map("exp", p.array(8))
+        return [p.map("sin", e), p.map("cos", e), p.map("tanh", p.array(8))]
+
+    assert groups(program) == [("loop", "exp sin cos"), ("loop", "tanh")]
+
+
+def both_ways(p: Program) -> list[Value]:
+    e = p.map("exp", p.array(4, 4))
+    return [p.map("add", e, turned(p, e))]
+
+
+def two_reductions(p: Program) -> list[Value]:
+    e = p.map("exp", p.array(4, 6))
+    return [p.reduce(e, "add", (0,)), p.reduce(e, "add", (1,))]
+
+
+def dear_and_repeated(p: Program) -> list[Value]:
+    return [p.map("add", p.broadcast(p.map("exp", p.array(6)), (4, 6), (1,)), p.array(4, 6))]
+
+
+def dear_and_gathered(p: Program) -> list[Value]:
+    return list(p.add("gather", [p.map("exp", p.array(7, 3)), p.array(4, dtype=dtypes.i32)], axes=(0,)))
+
+
+def reversed_maximum(p: Program) -> list[Value]:
+    highest = p.add("reverse", [p.reduce(p.array(4, 6), "maximum", (1,))], axes=(0,))[0]
+    return [p.map("subtract", p.array(4, 6), p.broadcast(highest, (4, 6), (0,)))]
+
+
+def sorted_beside(p: Program) -> list[Value]:
+    e = p.map("exp", p.array(8))
+    return [p.map("add", e, p.add("sort", [e], axis=0, descending=False)[0])]
+
+
+def results_of_two_shapes(p: Program) -> list[Value]:
+    e = p.map("negative", p.array(4, 6))
+    part = p.add("slice", [e], starts=(0, 0), limits=(2, 6), strides=(1, 1))[0]
+    return [e, p.map("absolute", part)]
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (both_ways, "exp would be computed more than once"),
+        (two_reductions, "reductions of different shapes or axes"),
+        (dear_and_repeated, "exp would be repeated for every element that reads it"),
+        (dear_and_gathered, "exp would be repeated for every element that reads it"),
+        (reversed_maximum, "a reduction would be read at shifted coordinates"),
+        (sorted_beside, "another path between them leaves the group"),
+        (results_of_two_shapes, "results of different shapes"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_must_stay_apart_does_and_says_why(make: Make, reason: str) -> None:
+    assert reasons(make) == [reason]
+
+
+def test_a_group_before_the_set_that_reads_of_it_keeps_it_apart() -> None:
+    """The mask's group stands after the change that it chooses, which a group computes that reads the mask."""
+
+    def program(p: Program) -> list[Value]:
+        before, old = p.array(2, 4), p.array(2)
+        best = p.reduce(p.array(2, 4, 3), "maximum", (2,))
+        change = p.reduce(p.map("absolute", p.map("subtract", best, before)), "maximum", (1,))
+        mask = p.map("greater", old, p.splat(0.1, (2,)))
+        kept = p.map("select", p.broadcast(mask, (2, 4), (0,)), best, before)
+        return [kept, p.map("select", mask, change, old)]
+
+    unit = run_through(program, ArrayFuseLoopsPass)
+    verify_module(unit, "fusion")
+    assert ("loop", "greater") in groups(program)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(2, 3), (3, 2), (4, 6), (6, 4), (5, 8), (8, 5)])
+def test_a_cheap_producer_may_be_read_transposed_whatever_its_shape(rows: int, columns: int) -> None:
+    def program(p: Program) -> list[Value]:
+        return [p.map("add", turned(p, p.map("negative", p.array(rows, columns))), p.array(columns, rows))]
+
+    assert groups(program) == [("loop", "negative add")]
+
+
+def test_a_cheap_producer_is_computed_for_the_gathered_rows_only() -> None:
+    def program(p: Program) -> list[Value]:
+        table = p.add("cast", [p.array(50, 3, dtype=dtypes.i8)], dtype="f32")[0]
+        table = p.map("multiply", table, p.broadcast(p.array(50), (50, 3), (0,)))
+        return list(p.add("gather", [table, p.array(4, dtype=dtypes.i32)], axes=(0,)))
+
+    assert groups(program) == [("loop", "cast multiply gather")]
+
+
+def test_a_group_stops_growing() -> None:
+    def program(p: Program) -> list[Value]:
+        x = p.array(8)
+        for _ in range(LARGEST_GROUP // 2 + 1):
+            x = p.map("negative", p.map("exp", x))
+        return [x]
+
+    assert [len(why.split()) for _, why in groups(program)] == [LARGEST_GROUP, 2]
+    assert reasons(program) == [f"the group would have more than {LARGEST_GROUP} operations"]
+
+
+def test_ordered_operations_run_alone_with_their_index_maps() -> None:
+    def program(p: Program) -> list[Value]:
+        x: Any = p.add("reverse", [p.map("exp", p.array(8))], axes=(0,))
+        return [p.map("negative", p.add("scan", x, fn="add", axis=0, reverse=False)[0])]
+
+    expect(
+        run_through(program, ArrayFuseLoopsPass),
+        """
+        CHECK: kind = "loop", why = "exp"
+        CHECK: kind = "scan", why = "scan runs alone"
+        CHECK: array.reverse
+        CHECK-NEXT: array.scan
+        CHECK-NEXT: array.yield
+        CHECK: kind = "loop", why = "negative"
+        """,
+    )
+
+
+def test_an_index_map_that_is_returned_becomes_a_group_and_a_reshape_does_not() -> None:
+    def program(p: Program) -> list[Value]:
+        x = p.array(4, 6)
+        return [turned(p, x), p.add("reshape", [x], shape=(24,))[0]]
+
+    assert groups(program) == [("loop", "an index map that must be stored")]
+    expect(run_through(program, ArrayFuseLoopsPass), "CHECK: array.reshape(%0) : tensor<24xf32>")

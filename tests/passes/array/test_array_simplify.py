@@ -1,0 +1,263 @@
+"""What `array-simplify` folds, shares and drops, and what it must leave alone to keep every bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.passes.pass_support import Make, expect, parse, run, run_through, unit_of
+from tests.programs import Program
+from tilewright import dtypes, ops
+from tilewright.dtypes import DType
+from tilewright.frontend.trace import Value
+from tilewright.passes.array.array_simplify import ArraySimplifyPass
+from tilewright.passes.base import Unit
+from tilewright.primitives import ArrayType
+
+
+def simplified(make: Make) -> Unit:
+    return run_through(make, ArraySimplifyPass)
+
+
+def test_index_maps_of_one_kind_compose() -> None:
+    def program(p: Program) -> list[Value]:
+        x = p.array(2, 3, 4)
+        turned = p.add("transpose", [x], permutation=(2, 0, 1))[0]
+        turned = p.add("transpose", [turned], permutation=(0, 2, 1))[0]
+        flat = p.add("reshape", [p.add("reshape", [x], shape=(6, 4))[0]], shape=(24,))[0]
+        wide = p.broadcast(p.broadcast(p.array(3), (2, 3), (1,)), (5, 2, 3), (1, 2))
+        return [turned, flat, wide]
+
+    expect(
+        simplified(program),
+        """
+        CHECK: @main(%0: tensor<2x3x4xf32>, %1: tensor<3xf32>)
+        CHECK-NEXT: array.transpose(%0) {permutation = array<i64: 2, 1, 0>} : tensor<4x3x2xf32>
+        CHECK-NEXT: array.reshape(%0) : tensor<24xf32>
+        CHECK-NEXT: array.broadcast(%1) {axes = array<i64: 2>} : tensor<5x2x3xf32>
+        CHECK-NEXT: func.return
+        """,
+    )
+
+
+def test_equal_operations_are_shared_and_others_are_not() -> None:
+    def program(p: Program) -> list[Value]:
+        x = p.array(4, 4)
+        sums = [p.reduce(p.map("exp", x), "add", (axis,)) for axis in (0, 1, 0)]
+        return [p.map("add", sums[0], sums[2]), sums[1]]
+
+    expect(
+        simplified(program),
+        """
+        CHECK: [[E:%[0-9]+]] = array.map(%0) {fn = "exp"}
+        CHECK-NEXT: [[ROWS:%[0-9]+]] = array.reduce([[E]]) {fn = "add", axes = array<i64: 0>}
+        CHECK-NEXT: [[COLUMNS:%[0-9]+]] = array.reduce([[E]]) {fn = "add", axes = array<i64: 1>}
+        CHECK-NEXT: array.map([[ROWS]], [[ROWS]]) {fn = "add"}
+        CHECK-NEXT: func.return
+        """,
+    )
+
+
+def test_zeros_of_both_signs_are_two_constants() -> None:
+    def program(p: Program) -> list[Value]:
+        x = p.array(4)
+        return [p.map("divide", x, p.splat(zero, (4,))) for zero in (0.0, -0.0)]
+
+    expect(
+        simplified(program),
+        """
+        CHECK: [[PLUS:%[0-9]+]] = array.constant() {value = 0.0
+        CHECK: array.map(%0, [[PLUS]])
+        CHECK: [[MINUS:%[0-9]+]] = array.constant() {value = -0.0
+        CHECK: array.map(%0, [[MINUS]])
+        """,
+    )
+
+
+def test_what_nothing_uses_is_dropped_with_its_regions() -> None:
+    text = """
+    func.func @main(%x: tensor<i32>) -> tensor<i32> {
+      %unused = array.map(%x) {fn = "negative"} : tensor<i32>
+      %loop = array.while(%unused) do {
+      ^bb0(%a: tensor<i32>):
+        %more = array.map(%a, %x) {fn = "less"} : tensor<i1>
+        array.yield(%more)
+      } do {
+      ^bb0(%a: tensor<i32>):
+        %next = array.map(%a) {fn = "square"} : tensor<i32>
+        array.yield(%next)
+      } : tensor<i32>
+      %y = array.map(%x) {fn = "absolute"} : tensor<i32>
+      func.return %y : tensor<i32>
+    }
+    """
+    unit = unit_of(parse(text), {})
+    ArraySimplifyPass().apply(unit)
+    expect(unit, 'CHECK: func.func\nCHECK-NEXT: array.map(%0) {fn = "absolute"}\nCHECK-NEXT: func.return')
+
+
+def test_captured_arrays_are_computed_with() -> None:
+    a, b = (np.random.default_rng(s).standard_normal((3, 5)).astype(np.float32) for s in range(2))
+
+    def program(p: Program) -> list[Value]:
+        left, right = (p.constant(v, ArrayType((3, 5), dtypes.f32)) for v in (a, b))
+        return [p.map("add", p.array(3), p.reduce(p.map("multiply", left, right), "maximum", (1,)))]
+
+    unit = simplified(program)
+    expect(
+        unit,
+        """
+        CHECK: [[C:%[0-9]+]] = array.constant() {{.*}}resource = "{{[0-9a-f]+}}"} : tensor<3xf32>
+        CHECK-NEXT: array.map(%0, [[C]]) {fn = "add"}
+        CHECK-NEXT: func.return
+        """,
+    )
+    zero = np.zeros(3, np.float32)
+    np.testing.assert_array_equal(run(unit, [zero])[0], (a * b).max(1))
+
+
+@pytest.mark.parametrize(("columns", "folded"), [(100, True), (2**14, False)])
+def test_a_view_of_a_captured_array_is_computed_while_it_is_small(columns: int, folded: bool) -> None:
+    def program(p: Program) -> list[Value]:
+        row = np.arange(columns, dtype=np.float32)
+        return [p.broadcast(p.constant(row, ArrayType((columns,), dtypes.f32)), (16, columns), (1,))]
+
+    view = f"array.broadcast(%0) {{axes = array<i64: 1>}} : tensor<16x{columns}xf32>"
+    expect(simplified(program), "CHECK-NOT: array.broadcast" if folded else f"CHECK: {view}")
+
+
+# Values that tell apart what is equal only for ordinary numbers.
+SPECIAL = (0.0, -0.0, 1.0, -1.5, 3e38, 1e-45, np.inf, -np.inf, np.nan)
+
+
+def disappears(fn: str, value: float, dtype: DType) -> bool:
+    def program(p: Program) -> list[Value]:
+        return [p.map(fn, p.array(4, dtype=dtype), p.splat(value, (4,), dtype))]
+
+    return "array.map" not in str(simplified(program).module)
+
+
+@pytest.mark.parametrize(
+    ("fn", "value", "expected"),
+    [
+        ("add", -0.0, True),
+        ("add", 0.0, False),  # -0 + 0 is 0
+        ("subtract", 0.0, True),
+        ("subtract", -0.0, False),
+        ("multiply", 1.0, True),
+        ("multiply", 0.0, False),  # not 0 for -1, inf and NaN
+        ("divide", 1.0, True),
+        ("divide", -1.0, False),
+    ],
+)
+def test_a_neutral_float_disappears_only_if_it_keeps_every_bit(fn: str, value: float, expected: bool) -> None:
+    x = np.array(SPECIAL, np.float32)
+    with np.errstate(all="ignore"):
+        result = getattr(np, fn)(x, np.float32(value))
+    bits = [np.where(np.isnan(v), np.float32(np.nan), v).view(np.uint32) for v in (x, result)]
+    assert np.array_equal(*bits) == expected, "the table of this test is wrong"
+    assert disappears(fn, value, dtypes.f32) == expected
+
+
+@pytest.mark.parametrize(
+    ("fn", "value", "expected"),
+    [
+        ("add", 0, True),
+        ("subtract", 0, True),
+        ("multiply", 1, True),
+        ("bitwise_or", 0, True),
+        ("bitwise_and", 0, False),
+    ],
+)
+def test_a_neutral_integer_disappears(fn: str, value: int, expected: bool) -> None:
+    assert disappears(fn, value, dtypes.i32) == expected
+
+
+@pytest.mark.parametrize("divisor", [2.0, -0.25, 2048.0, 8192.0, 3.0, 0.0, float("inf"), 1e-3])
+def test_a_quotient_becomes_a_product_only_if_the_reciprocal_is_exact(divisor: float) -> None:
+    def program(p: Program) -> list[Value]:
+        return [p.map("divide", p.array(4, dtype=dtypes.f16), p.splat(divisor, (4,), dtypes.f16))]
+
+    text = str(simplified(program).module)
+    assert ('fn = "multiply"' in text) != ('fn = "divide"' in text)
+    if 'fn = "multiply"' in text:
+        every = np.arange(2**16, dtype=np.uint16).view(np.float16)
+        quotient = ops.evaluate("divide", [every, np.float16(divisor)])
+        product = ops.evaluate("multiply", [every, np.float16(1 / divisor)])
+        np.testing.assert_array_equal(quotient, product)
+    assert ('fn = "multiply"' in text) == (divisor in (2.0, -0.25, 2048.0))
+
+
+def test_choices_and_signs_that_cancel_go() -> None:
+    def program(p: Program) -> list[Value]:
+        x, y, choice = p.array(4), p.array(4), p.array(4, dtype=dtypes.bool_)
+        true = p.splat(True, (4,), dtypes.bool_)
+        return [
+            p.map("select", true, x, y),
+            p.map("select", choice, y, y),
+            p.map("negative", p.map("negative", x)),
+            p.map("power", x, p.splat(2.0, (4,))),
+            p.map("select", choice, x, y),
+        ]
+
+    expect(
+        simplified(program),
+        """
+        CHECK: func.func
+        CHECK-NEXT: [[SQUARE:%[0-9]+]] = array.map(%0) {fn = "square"}
+        CHECK-NEXT: [[CHOICE:%[0-9]+]] = array.map(%2, %0, %1) {fn = "select"}
+        CHECK-NEXT: func.return %0, %1, %0, [[SQUARE]], [[CHOICE]]
+        """,
+    )
+
+
+def test_many_largest_elements_are_the_start_of_a_sort_and_few_are_searched_for() -> None:
+    expect(
+        simplified(lambda p: list(p.add("top_k", [p.array(2, 9000)], k=5000))),
+        """
+        CHECK: [[I:%[0-9]+]] = array.iota() {axis = 1 : index} : tensor<2x9000xi64>
+        CHECK-NEXT: array.sort(%0, [[I]]) {axis = 1 : index, descending = true}
+        CHECK-COUNT-2: limits = array<i64: 2, 5000>
+        CHECK-NOT: array.top_k
+        """,
+    )
+    expect(
+        simplified(lambda p: list(p.add("top_k", [p.array(2, 9)], k=3))),
+        """
+        CHECK: array.top_k(%0) {k = 3 : index}
+        CHECK-NOT: array.sort
+        """,
+    )
+
+
+def test_operations_on_empty_arrays_become_constants() -> None:
+    def program(p: Program) -> list[Value]:
+        rows, depth = p.array(0, 4), p.array(3, 0)
+        highest = p.reduce(rows, "maximum", (0,))
+        return [highest, p.dot(depth, p.array(0, 2), 0, 1, 0), p.add("concat", [rows, p.array(2, 4)], axis=0)[0]]
+
+    unit = simplified(program)
+    expect(unit, "CHECK-NOT: array.reduce\nCHECK-NOT: array.contract\nCHECK-NOT: array.concat")
+    arrays = [np.zeros((0, 4)), np.zeros((3, 0)), np.zeros((0, 2)), np.ones((2, 4))]
+    highest, product, joined = run(unit, [a.astype(np.float32) for a in arrays])
+    np.testing.assert_array_equal(highest, np.full(4, -np.inf, np.float32))
+    np.testing.assert_array_equal(product, np.zeros((3, 2), np.float32))
+    np.testing.assert_array_equal(joined, arrays[3])
+
+
+def test_regions_are_simplified_too() -> None:
+    text = """
+    func.func @main(%x: tensor<4xf32>, %c: tensor<i1>) -> tensor<4xf32> {
+      %y = array.if(%c) do {
+        %a = array.map(%x) {fn = "negative"} : tensor<4xf32>
+        %b = array.map(%a) {fn = "negative"} : tensor<4xf32>
+        array.yield(%b)
+      } do {
+        array.yield(%x)
+      } : tensor<4xf32>
+      func.return %y : tensor<4xf32>
+    }
+    """
+    unit = unit_of(parse(text), {})
+    ArraySimplifyPass().apply(unit)
+    expect(unit, "CHECK: array.if(%1)\nCHECK-NEXT: array.yield(%0)\nCHECK-NOT: array.map")
