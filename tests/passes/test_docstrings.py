@@ -24,9 +24,7 @@ from tilewright.passes.base import Pass, Unit
 from tilewright.passes.cores.scheduled_configure_units import ScheduledConfigureUnitsPass
 from tilewright.passes.cores.scheduled_finish_products import ScheduledFinishProductsPass
 from tilewright.passes.cores.tile_store_arrays import TileStoreArraysPass
-from tilewright.passes.warps.scheduled_loop_over_tiles import ScheduledLoopOverTilesPass
 from tilewright.passes.warps.scheduled_order_accesses import ScheduledOrderAccessesPass
-from tilewright.passes.warps.scheduled_order_tiles import ScheduledOrderTilesPass
 from tilewright.pipelines import SCHEDULING, array_to_tile, tile_to_cores, tile_to_vectors, tile_to_warps
 from tilewright.semantics.hazards import CoreHazard, RaceError
 
@@ -34,49 +32,56 @@ from tilewright.semantics.hazards import CoreHazard, RaceError
 FOR_CORES = [each for each in tile_to_cores() if type(each) not in {type(other) for other in tile_to_warps()}]
 ARRAY_PASSES = {each.name: each for model in Model for each in array_to_tile(model)}
 PASSES = [*ARRAY_PASSES.values(), *tile_to_vectors(), *tile_to_warps(), *FOR_CORES]
-
-
-def only_of(model: Model) -> list[type[Pass]]:
-    """The array passes of one execution model alone."""
-    others = {type(each) for other in Model if other != model for each in array_to_tile(other)}
-    return [type(each) for each in array_to_tile(model) if type(each) not in others]
-
-
-# The machine of those that are not for vectors alone: one with tensor memory for those that are for it.
-MACHINES = {type(each): "sm_100a" if "tensor-memory" in each.name else "sm_90a" for each in tile_to_warps()}
-MACHINES |= dict.fromkeys(only_of(Model.WARPS), "sm_90a")
-MACHINES |= dict.fromkeys((*only_of(Model.CORES), *map(type, FOR_CORES)), "wormhole")
-# Those for kernels of more tiles than a machine does at a time have their examples on a small one.
-SMALL = (ScheduledOrderTilesPass, ScheduledLoopOverTilesPass)
-# It adds up in another order, results that are rounded: of whole numbers they are the same.
+# Docstrings of these do not state their machine yet.
+ON_GRIDS = tuple(type(each) for each in FOR_CORES)
+# They add up in another order: rounded results differ, those of whole numbers do not.
 REORDERING = (ArrayConvolveByProductsPass, ArraySplitKPass, ScheduledFinishProductsPass)
-# Their examples come before the states of units are set.
+# Its example comes before the states of units are set, without which the executor runs no operation.
 UNCONFIGURED = ScheduledFinishProductsPass
-# What they make of their first example mends it.
+# The executor refuses their first example, which lacks the barrier or the state of a unit that they insert.
 MENDING = (ScheduledOrderAccessesPass, ScheduledConfigureUnitsPass)
 
 
-def example(module: Any) -> tuple[str, str]:
-    """What stands under `Before:` and under `After:` at the end of a module's docstring."""
-    found = re.fullmatch(r"\S.*?\n\nBefore:\n(    .*?)\nAfter:\n(    .*)", inspect.getdoc(module) or "", re.DOTALL)
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """The end of a pass's docstring: what stands under `Before:` and under `After:`.
+
+    `Before (sm_90a):` states the machine, `Before (sm_90a with cores = 4, l2 = 2048):` one that differs: in the number
+    of cores, the extents of axes or the bytes of caches."""
+
+    before: str
+    after: str
+    machine: Machine
+
+    def units(self, each: Pass) -> tuple[Unit, Unit]:
+        return self.unit(self.before, each), self.unit(self.after, each)
+
+    def unit(self, text: str, each: Pass) -> Unit:
+        unit = unit_of(parse(text), {})
+        unit.machine = load("wormhole") if isinstance(each, ON_GRIDS) else self.machine
+        if isinstance(each, TileStoreArraysPass):
+            unit.storage = {0: "bfp8"}
+        return unit
+
+
+def example(module: Any) -> Example:
+    docstring = inspect.getdoc(module) or ""
+    form = r"\S.*?\n\nBefore(?: \((\S+)(?: with (.*?))?\))?:\n(    .*?)\nAfter:\n(    .*)"
+    found = re.fullmatch(form, docstring, re.DOTALL)
     assert found, f"{module.__name__}: the docstring needs prose, `Before:` and `After:` with an example each"
-    return textwrap.dedent(found[1]), textwrap.dedent(found[2])
+    name, changes, before, after = found.groups()
+    machine = changed(load(name or "x86-64-v3"), changes or "")
+    return Example(textwrap.dedent(before), textwrap.dedent(after), machine)
 
 
-def unit_from(text: str, each: Pass) -> Unit:
-    unit = unit_of(parse(text), {})
-    if type(each) in MACHINES:
-        unit.machine = load(MACHINES[type(each)])
-    if isinstance(each, SMALL):
-        unit.machine = small(unit.machine)
-    if isinstance(each, TileStoreArraysPass):
-        unit.storage = {0: "bfp8"}
-    return unit
-
-
-def small(machine: Machine) -> Machine:
-    """Four multiprocessors with a warp each, and a second-level cache of 2 KiB."""
-    return dataclasses.replace(with_caches(machine, {"l2": 2048}), cores=4, axes={**machine.axes, "warp": 1})
+def changed(machine: Machine, changes: str) -> Machine:
+    """A machine with other extents and caches, written `cores = 4, warp = 1, l2 = 2048`."""
+    numbers = {name: int(value) for name, value in re.findall(r"(\w+) = (\d+)", changes)}
+    axes = {name: size for name, size in numbers.items() if name in machine.axes}
+    caches = {name: size for name, size in numbers.items() if name not in axes and name != "cores"}
+    assert set(caches) <= {memory.name for memory in machine.memories}, changes
+    smaller = with_caches(machine, caches)
+    return dataclasses.replace(smaller, cores=numbers.get("cores", machine.cores), axes={**machine.axes, **axes})
 
 
 def module_of(each: Pass) -> Any:
@@ -85,17 +90,16 @@ def module_of(each: Pass) -> Any:
 
 @pytest.mark.parametrize("each", PASSES, ids=lambda p: p.name)
 def test_the_pass_makes_the_second_example_of_the_first(each: Pass) -> None:
-    before, after = example(module_of(each))
-    unit = unit_from(before, each)
-    assert numbered(unit.module) != numbered(parse(after)), "the example shows a change"
+    unit, expected = example(module_of(each)).units(each)
+    assert numbered(unit.module) != numbered(expected.module), "the example shows a change"
     each.apply(unit)
     unit.module.verify()
-    assert numbered(unit.module) == numbered(parse(after))
+    assert numbered(unit.module) == numbered(expected.module)
 
 
 @pytest.mark.parametrize("each", [each for each in PASSES if not isinstance(each, MENDING)], ids=lambda p: p.name)
 def test_both_examples_mean_the_same(each: Pass) -> None:
-    before, after = (unit_from(text, each) for text in example(module_of(each)))
+    before, after = example(module_of(each)).units(each)
     if isinstance(each, UNCONFIGURED):
         for unit in (before, after):
             ScheduledConfigureUnitsPass().apply(unit)
@@ -110,7 +114,7 @@ def test_both_examples_mean_the_same(each: Pass) -> None:
 
 def test_the_example_whose_units_have_no_state_is_reported() -> None:
     each = ScheduledConfigureUnitsPass()
-    before, after = (unit_from(text, each) for text in example(module_of(each)))
+    before, after = example(module_of(each)).units(each)
     (x,) = inputs = random_inputs(before, 0)
     with pytest.raises(CoreHazard, match="unit-not-configured"):
         run(before, inputs)
@@ -120,7 +124,7 @@ def test_the_example_whose_units_have_no_state_is_reported() -> None:
 
 def test_the_example_whose_accesses_are_not_in_order_is_a_race() -> None:
     each = ScheduledOrderAccessesPass()
-    before, after = (unit_from(text, each) for text in example(module_of(each)))
+    before, after = example(module_of(each)).units(each)
     (x,) = inputs = random_inputs(before, 0)
     with pytest.raises(RaceError, match="in an array"):
         run(before, inputs)
@@ -155,12 +159,12 @@ def passes_in(module: Any) -> list[type]:
 
 
 def test_the_memory_plan_is_the_one_in_the_docstring() -> None:
-    before, after = example(program_memory)
-    unit = unit_of(parse(before), {})
+    shown = example(program_memory)
+    unit = unit_of(parse(shown.before), {})
     plan = program_memory.plan_memory(unit)
     lines = []
     for value, place in plan.places.items():
         at = f"byte {place.index}" if place.kind == program_memory.ARENA else place.index
         lines.append(f"%{value.name_hint}: {place.kind} {at}")
-    assert sorted(lines) == sorted(after.splitlines())
+    assert sorted(lines) == sorted(shown.after.splitlines())
     assert plan.arena_bytes == 128

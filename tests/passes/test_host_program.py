@@ -67,10 +67,10 @@ def lowered(function: Callable[..., Any], arrays: Sequence[Tensor], donated: Seq
 
 
 def test_the_steps_are_those_in_the_docstring() -> None:
-    before, after = example(host_programs_pass)
-    unit = unit_of(parse(before), {})
+    shown = example(host_programs_pass)
+    unit = unit_of(parse(shown.before), {})
     program = host_program(unit, plan_memory(unit), [kernel.sym_name for kernel in unit.kernels()])
-    assert str(program).splitlines() == after.splitlines()
+    assert str(program).splitlines() == shown.after.splitlines()
 
 
 @pytest.mark.parametrize("seed", sampled(range(120), 3))

@@ -49,7 +49,7 @@ OF_THE_VENDOR = ("targets/cuda", "runtime/cuda", "machines", "layout/catalogue",
 # The public face hands over arrays on its devices, and program files hold its code.
 MOST_FILES = 8
 # An example in the docstring of a pass prints atoms by the names in a machine file.
-EXAMPLES = re.compile(r"^(Before|After):\n(    .*\n|\n)+", re.MULTILINE)
+EXAMPLES = re.compile(r"^(Before( \(.*\))?|After):\n(    .*\n|\n)+", re.MULTILINE)
 
 
 def names_the_vendor(text: str) -> bool:
@@ -65,7 +65,7 @@ def test_few_files_name_the_vendor() -> None:
 
 
 def test_examples_of_passes_may_show_atoms_and_nothing_else_may() -> None:
-    example = 'Lower.\n\nBefore:\n    mma {atom = "wgmma"}\n\n    x\nAfter:\n    mma {atom = "wgmma"}\n"""\n'
+    example = 'Lower.\n\nBefore (sm_90a):\n    mma {atom = "wgmma"}\n\n    x\nAfter:\n    mma {atom = "wgmma"}\n"""\n'
     assert not names_the_vendor(example)
     assert names_the_vendor(f"{example}FAMILY = 'wgmma'\n")
     assert names_the_vendor("# PTX ISA\n")

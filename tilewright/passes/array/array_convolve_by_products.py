@@ -8,7 +8,7 @@ results for positions between the image's rows, too, of which nothing is kept. A
 one takes the results; that is done where both and the matmul are predicted to take less time than to multiply row by
 row, from registers. With strides, the positions between two results are channels of one.
 
-Before:
+Before (sm_90a):
     func.func @main(%x: tensor<8x256x20x20xbf16>, %w: tensor<256x256x3x3xbf16>) -> tensor<8x256x20x20xbf16> {
       %y = array.convolve(%x, %w) {strides = array<i64: 1, 1>, low = array<i64: 1, 1>, high = array<i64: 1, 1>,
         dilation = array<i64: 1, 1>, groups = 1 : i64} : tensor<8x256x20x20xbf16>

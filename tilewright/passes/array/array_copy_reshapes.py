@@ -4,7 +4,7 @@ pages.
 Transposes next to such a reshape move into its kernel: attention heads that are split from rows and transposed to the
 front are copied once.
 
-Before:
+Before (wormhole):
     func.func @main(%x: tensor<64x128xf32>) -> tensor<2x64x64xf32> {
       %split = array.reshape(%x) : tensor<64x2x64xf32>
       %heads = array.transpose(%split) {permutation = array<i64: 1, 0, 2>} : tensor<2x64x64xf32>

@@ -1,6 +1,6 @@
 """Reshapes that no group has taken in become kernels of their own where pages change: an array in pages has no views.
 
-Before:
+Before (wormhole):
     func.func @main(%x: tensor<64x128xf32>, %y: tensor<64x128xf32>) -> tensor<128x64xf32> {
       %sum = array.fused(%x, %y) {kind = "loop", why = "add"} do {
       ^bb0(%a: tensor<64x128xf32>, %b: tensor<64x128xf32>):

@@ -5,7 +5,7 @@ multiples of some bytes. Operands in another layout pass through registers, elem
 each element many times, so a separate kernel that lays the operand out once, with zeros at the end of its rows, costs
 less. Predicted times of both are in the remark.
 
-Before:
+Before (sm_90a):
     func.func @main(%x: tensor<32x4094xi8>, %w: tensor<4094x32xi8>) -> tensor<32x32xi32> {
       %y = array.contract(%x, %w) {left_batch = array<i64>, right_batch = array<i64>, left_contract = array<i64: 1>,
         right_contract = array<i64: 0>} : tensor<32x32xi32>

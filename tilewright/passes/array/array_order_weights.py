@@ -4,7 +4,7 @@ A matmul is of all channels at one position of the window: of (O, C / groups, *w
 that are a window apart, of (*window, O, C / groups) it reads rows. Reordering them is a kernel of its own, made before
 others are, so that its transpose is not taken into the convolution again.
 
-Before:
+Before (sm_90a):
     func.func @main(%x: tensor<1x16x8x32xbf16>, %w: tensor<16x16x3x3xbf16>) -> tensor<1x16x6x30xbf16> {
       %y = array.convolve(%x, %w) {strides = array<i64: 1, 1>, low = array<i64: 0, 0>, high = array<i64: 0, 0>,
         dilation = array<i64: 1, 1>, groups = 1 : i64} : tensor<1x16x6x30xbf16>

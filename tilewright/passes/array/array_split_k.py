@@ -4,7 +4,7 @@ The parts are the first dimension of the result of the contraction, in the accum
 Windows of the operands are read as they are stored. The number of parts is that of the least predicted time
 (`cost/split_k.py`).
 
-Before:
+Before (sm_90a):
     func.func @main(%x: tensor<64x65536xbf16>, %y: tensor<65536x64xbf16>) -> tensor<64x64xf32> {
       %z = array.contract(%x, %y) {left_batch = array<i64>, right_batch = array<i64>, left_contract = array<i64: 1>,
         right_contract = array<i64: 0>} : tensor<64x64xf32>

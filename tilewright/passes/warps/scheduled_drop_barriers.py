@@ -6,7 +6,7 @@ trip count is dynamic, it follows each count up to that. A barrier stays if with
 another has read or written since, or read data that another has written. If only lanes of one warp depend on each
 other, a warp barrier replaces it.
 
-Before:
+Before (sm_90a):
     func.func @main(%x: tensor<64xf32>) -> tensor<64xf32> {
       %y = array.call(%x) {callee = "turned"} : tensor<64xf32>
       func.return %y : tensor<64xf32>

@@ -4,9 +4,9 @@ The pass applies to kernels whose matmul operands a producer warp copies. The pr
 while the other warps store their results: stages, and phases of their barriers, are counted on from tile to tile. When
 all matmuls of a tile are complete, its last stage is empty, too. A buffer that a TMA store reads is waited for before
 the next tile writes it. If an SM has room for two blocks, one computes while the other stores, and each tile keeps a
-block of its own; a remark gives the reason, or any other limit. The example is for a machine of 4 SMs.
+block of its own; a remark gives the reason, or any other limit.
 
-Before:
+Before (sm_90a with cores = 4, warp = 1):
     func.func @main(%0: tensor<128x32xf16>, %1: tensor<32x48xf16>) -> tensor<128x48xf32> {
       %2 = array.call(%0, %1) {callee = "product"} : tensor<128x48xf32>
       func.return %2 : tensor<128x48xf32>

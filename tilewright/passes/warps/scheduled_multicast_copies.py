@@ -6,7 +6,7 @@ reader signals it in both; and a block does not exit before all copies that the 
 have arrived. The pass applies if loads from the cache bound a step, which then takes less time. A remark gives the
 reason if a kernel does not fit.
 
-Before:
+Before (sm_90a):
     func.func @main(%0: tensor<64x48xf16>, %1: tensor<48x32xf16>) -> tensor<64x32xf32> {
       %2 = array.call(%0, %1) {callee = "product"} : tensor<64x32xf32>
       func.return %2 : tensor<64x32xf32>

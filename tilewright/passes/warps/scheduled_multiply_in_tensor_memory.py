@@ -6,7 +6,7 @@ waits for that, issues the MMAs of the stage, and commits: when they complete, t
 signals that the sum is complete, which the other warps wait for; then they load it to registers, and free tensor
 memory.
 
-Before:
+Before (sm_100a):
     func.func @main(%x: tensor<128x48xf16>, %y: tensor<48x32xf16>) -> tensor<128x32xf16> {
       %z = array.call(%x, %y) {callee = "product"} : tensor<128x32xf16>
       func.return %z : tensor<128x32xf16>

@@ -4,7 +4,7 @@ Each thread's accesses are in order, but the layouts decide which thread stores 
 access an element and one of them writes it, a block barrier precedes the second access. Disjoint windows, in one trip
 or in different ones, and accesses by the same threads need none.
 
-Before:
+Before (sm_90a):
     func.func @main(%x: tensor<64xf32>) -> tensor<66xf32> {
       %y = array.call(%x) {callee = "twice"} : tensor<66xf32>
       func.return %y : tensor<66xf32>

@@ -3,10 +3,9 @@
 Blocks start in the order of their ids, and concurrent blocks share the second-level cache. Tiles are ordered in groups
 of some rows, or some columns, if that loads fewer bytes from beyond the cache: the group size is the one of least
 traffic, by the model of `cost/warps/tile_order.py`, or of nearly as little if pairs of blocks may then share operands.
-If the cache has room for all operands, or no order is better, the order is kept. The example is for a machine of 4 SMs,
-each with room for one warp, and a cache of 2 KiB.
+If the cache has room for all operands, or no order is better, the order is kept.
 
-Before:
+Before (sm_90a with cores = 4, warp = 1, l2 = 2048):
     func.func @main(%x: tensor<40x16xf16>, %y: tensor<16x64xf16>) -> tensor<40x64xf32> {
       %z = array.call(%x, %y) {callee = "product"} : tensor<40x64xf32>
       func.return %z : tensor<40x64xf32>

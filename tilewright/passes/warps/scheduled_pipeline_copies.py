@@ -5,7 +5,7 @@ first trips before the loop, then in each trip those of `stages - 1` trips later
 signals that all copies of this trip's stage have arrived and that all warps have read the stage that is written next.
 The pass checks that a loop fits before it changes anything, and a remark gives the reason if not.
 
-Before:
+Before (sm_90a):
     func.func @main(%x: tensor<16x48xf16>, %y: tensor<48x16xf16>) -> tensor<16x16xf32> {
       %z = array.call(%x, %y) {callee = "product"} : tensor<16x16xf32>
       func.return %z : tensor<16x16xf32>

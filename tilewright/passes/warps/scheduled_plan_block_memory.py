@@ -5,7 +5,7 @@ Buffers that live at the same time are apart; others may share bytes, if between
 of the other all warps meet at a barrier. Barriers in memory, and the address of tensor memory, are after all buffers.
 Kernels that need more than there is are reported together: the program is compiled again with smaller plans for them.
 
-Before:
+Before (sm_90a):
     func.func @main(%x: tensor<64xf32>) -> tensor<64xf32> {
       %y = array.call(%x) {callee = "turned"} : tensor<64xf32>
       func.return %y : tensor<64xf32>

@@ -5,7 +5,7 @@ begins and ends, and each edge of a zone. A section has room for the edges that 
 `MOST_EDGES`, and as many as leave the array below `MOST_BYTES`. Zones that are empty are left out: what they enclosed
 is done by another role, or copied ahead.
 
-Before:
+Before (sm_90a):
     func.func @main(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
       %y = array.call(%x) {callee = "copy"} : tensor<4x8xf32>
       func.return %y : tensor<4x8xf32>

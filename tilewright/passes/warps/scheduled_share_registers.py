@@ -4,7 +4,7 @@ All threads of a block start with the same number of registers. If accumulators 
 other values, the producer warp becomes a warpgroup, of which three warps exit at once: only full warpgroups can release
 and request registers. The producer keeps the fewest that the machine allows, the others share the rest.
 
-Before:
+Before (sm_90a):
     func.func @main(%x: tensor<128x16xf16>, %y: tensor<16x256xf16>) -> tensor<128x256xf32> {
       %r = array.call(%x, %y) {callee = "multiply"} : tensor<128x256xf32>
       func.return %r : tensor<128x256xf32>

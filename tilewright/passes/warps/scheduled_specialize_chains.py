@@ -7,7 +7,7 @@ that stays the same has one buffer, filled once. Matmuls are waited for at the f
 overlaps with the matmuls issued since. The pass checks that a chain fits before it changes anything, and a remark gives
 the reason if not.
 
-Before:
+Before (sm_90a):
     func.func @main(%x: tensor<64x16xf16>, %y: tensor<48x16xf16>, %z: tensor<48x16xf16>) -> tensor<64x16xf32> {
       %r = array.call(%x, %y, %z) {callee = "chain"} : tensor<64x16xf32>
       func.return %r : tensor<64x16xf32>

@@ -6,7 +6,7 @@ stage, and signal the stage of the previous trip as empty when the matmuls that 
 matmuls are in flight all the time, without a barrier of all warps. The pass checks that a loop fits before it changes
 anything, and a remark gives the reason if not.
 
-Before:
+Before (sm_90a):
     func.func @main(%x: tensor<64x48xf16>, %y: tensor<48x16xf16>) -> tensor<64x16xf32> {
       %z = array.call(%x, %y) {callee = "product"} : tensor<64x16xf32>
       func.return %z : tensor<64x16xf32>

@@ -4,7 +4,7 @@ The pass applies to kernels with a producer warp, on machines with TMA. A store 
 buffer gets the rows and swizzle of TMA boxes, if lanes of a warp then write to different banks. If they would not, or
 TMA does not store such a window, threads store it, and a remark gives the reason.
 
-Before:
+Before (sm_90a):
     func.func @main(%x: tensor<64x64xf16>) -> tensor<64x64xf16> {
       %y = array.call(%x) {callee = "copied"} : tensor<64x64xf16>
       func.return %y : tensor<64x64xf16>

@@ -5,7 +5,7 @@ is stored there, a barrier signals the issuing thread that all warps are done wi
 commit completes a phase of an mbarrier; the wait for the matmul becomes a wait for that phase and a load of the sum.
 Other matmuls and computation continue meanwhile.
 
-Before:
+Before (sm_100a):
     builtin.module {
       func.func @main(%0: tensor<128x16xf16>, %1: tensor<16x16xf16>) -> tensor<128xf32> {
         %2 = array.call(%0, %1) {callee = "chain"} : tensor<128xf32>

@@ -3,7 +3,7 @@
 A contraction over several dimensions has one loop for each. The producer continues from stage to stage of a single
 loop: its trips are the points of the loops' grid.
 
-Before:
+Before (sm_90a):
     func.func @main(%x: tensor<64x3x64xbf16>, %w: tensor<3x64x16xbf16>) -> tensor<64x16xf32> {
       %y = array.call(%x, %w) {callee = "product"} : tensor<64x16xf32>
       func.return %y : tensor<64x16xf32>

@@ -6,7 +6,7 @@ If the layouts on both sides of an operation do not correspond, data moves as `p
 read the previous contents, and one before the load. The terms of a sum that several warps hold become a dim of their
 own.
 
-Before:
+Before (sm_90a):
     func.func @main(%x: tensor<4x256xf32>) -> tensor<4xf32> {
       %y = array.call(%x) {callee = "sums"} : tensor<4xf32>
       func.return %y : tensor<4xf32>

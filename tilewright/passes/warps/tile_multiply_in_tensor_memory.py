@@ -4,7 +4,7 @@ The pass takes loops that only accumulate matmuls of two windows of arrays, in t
 fits gets the atom, unless it declares another one. If it does not fit, a remark gives the reason, and layout inference
 chooses its atom.
 
-Before:
+Before (sm_100a):
     func.func @main(%x: tensor<128x48xf16>, %y: tensor<48x32xf16>) -> tensor<128x32xf32> {
       %z = array.call(%x, %y) {callee = "product"} : tensor<128x32xf32>
       func.return %z : tensor<128x32xf32>

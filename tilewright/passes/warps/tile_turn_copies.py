@@ -4,7 +4,7 @@ A tile has one layout, by which it is loaded and stored. Of a transpose, which c
 two would access memory element by element. A bitcast to its own type is a tile of its own: layout inference may choose
 another layout for it, with an exchange in shared memory between them.
 
-Before:
+Before (sm_90a):
     func.func @main(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
       %y = array.call(%x) {callee = "turned"} : tensor<8x8xf32>
       func.return %y : tensor<8x8xf32>
