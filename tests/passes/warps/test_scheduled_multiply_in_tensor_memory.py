@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from xdsl.dialects.builtin import FloatAttr, f64
 
 import tilewright as tw
 from tests.cuda.chips import Tensor, built, emulated
@@ -22,13 +21,10 @@ from tests.cuda.test_tf32 import check as check_tf32
 from tests.emulators.cuda_driver import tensor_maps
 from tests.emulators.ptx.emulator import run
 from tests.emulators.ptx.errors import BarrierMisuse, Deadlock, SharedRace, TensorMemoryFault
-from tests.passes.pass_support import unit_of
 from tests.passes.warps.test_scheduled_specialize_warps import defined, gelu_of_biased, ops_of, remarks
-from tilewright.dialects import scheduled, tile
+from tilewright.dialects import scheduled
 from tilewright.dialects.scheduled import tensor_memory
-from tilewright.machines.machine import load
 from tilewright.passes.warps.scheduled_multiply_in_tensor_memory import ScheduledMultiplyInTensorMemoryPass
-from tilewright.passes.warps.tile_multiply_in_tensor_memory import TileMultiplyInTensorMemoryPass
 from tilewright.targets.cuda.target import CudaProgram
 
 Make = Callable[..., CudaProgram]
@@ -156,46 +152,6 @@ def test_two_contracted_dims_are_one_loop(in_tensor_memory: Make) -> None:
     got, _ = executed(program, (a, b))
     exact = np.einsum("mjk,jkn->mn", a.astype(np.float64), b.astype(np.float64))
     np.testing.assert_array_equal(got, exact.astype(got.dtype))
-
-
-REFUSED: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], str]] = {
-    "rows of 8 bytes": (lambda x, y: x @ y, ((130, 100), (100, 40)), "do not begin at multiples of 16 bytes"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_multiplied_there_is_right_and_says_why(in_tensor_memory: Make, name: str) -> None:
-    function, shapes, reason = REFUSED[name]
-    a, b = (numbers(shape, "f16", seed) for seed, shape in enumerate(shapes))
-    program = in_tensor_memory(SMALL, function, a, b)
-    (said,) = remarks(program, TileMultiplyInTensorMemoryPass)
-    assert said.startswith("not in tensor memory")
-    assert reason in said
-    assert ops_of(program, scheduled.RoleOp) == []
-    got, _ = executed(program, (a, b))
-    wanted = a.astype(np.float64) @ b.astype(np.float64)
-    np.testing.assert_array_equal(got, wanted.astype(got.dtype))
-
-
-def test_a_tile_of_other_rows_is_not_multiplied_there() -> None:
-    given = Given(m=64, n=32, k=96, M=64, N=32, K=32)
-    unit = given.unit("sm_100a")
-    (kernel,) = unit.kernels()
-    assert "a tile of 64 x 32 x 32 is not one of 128 rows" in str(unit.remarks[0])
-    assert not any(isinstance(op, scheduled.RoleOp) for op in kernel.walk())
-    np.testing.assert_array_equal(emulated_unit(unit, given)[0], given.exact())
-
-
-def test_sums_that_begin_with_something_are_not_added_there() -> None:
-    given = Given(m=128, n=32, k=96, M=128, N=32, K=32)
-    module = given.module()
-    (full,) = (op for op in module.walk() if isinstance(op, tile.FullOp))
-    full.properties["value"] = FloatAttr(1.0, f64)
-    unit = unit_of(module, {})
-    unit.machine = load("sm_100a")
-    TileMultiplyInTensorMemoryPass().apply(unit)
-    (said,) = unit.remarks
-    assert "the accumulator does not start at zero" in str(said)
 
 
 # ---- that each synchronisation is needed ----------------------------------------------------------------------------

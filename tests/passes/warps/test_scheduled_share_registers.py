@@ -14,13 +14,59 @@ from tests.cuda.test_attention import attention, causal, expected
 from tests.cuda.test_attention_warpgroups import Make, check, random
 from tests.cuda.test_machine_code import check_clean
 from tests.emulators.ptx.errors import Deadlock
+from tests.passes.pass_support import applied, check_unchanged
+from tests.passes.test_docstrings import example
 from tests.passes.warps.test_scheduled_specialize_warps import ops_of, remarks
 from tilewright.dialects import scheduled
 from tilewright.passes.kernels import attention_warpgroups
+from tilewright.passes.warps import scheduled_share_registers
 from tilewright.passes.warps.scheduled_share_registers import ScheduledShareRegistersPass
 from tilewright.semantics.hazards import DeadlockError
 from tilewright.semantics.scheduled import run_call
 from tilewright.targets.cuda.target import CudaProgram
+
+# ---- which kernels -------------------------------------------------------------------------------------------------
+
+PASS = ScheduledShareRegistersPass()
+# 128 rows by 256 columns: sums take 128 registers of a thread, the rows of the left operand 4.
+BEFORE = example(scheduled_share_registers).before
+
+
+def test_the_others_get_what_the_producer_gives_up() -> None:
+    """Three warpgroups of 168 registers a thread, two of 240 and one of 24: the file has 65536."""
+    unit = applied(PASS, BEFORE, "sm_90a")
+    (region,) = (op for op in unit.module.walk() if isinstance(op, scheduled.ParallelOp))
+    assert region.registers == 168
+    assert 3 * 128 * 168 <= 65536
+    assert 128 * (2 * 240 + 24) <= 3 * 128 * 168
+    assert unit.remarks[0].reason == "matmuls need 132; the producer keeps 24 of its initial 168"
+
+
+ROLE = "scheduled.role() "
+SECOND = f'{ROLE}{{role = "multiplies", warps = 1 : index}} do {{ scheduled.end() }}\n'
+NARROWER = (("256xf", "64xf"), ("256)", "64)"), ("*256", "*64"), ("256@", "64@"), ("32@reg*4", "8@reg*4"))
+LEFT = {
+    "no producer": [('role = "copies"', 'role = "multiplies"')],
+    "two roles": [(ROLE, SECOND + ROLE)],
+    "a producer of several warps": [("warps = 1 : index} do", "warps = 2 : index} do")],
+    "warps that are no warpgroups": [("warps = 8 : index", "warps = 10 : index")],
+    "matmuls that are not asynchronous": [(", asynchronous = true", "")],
+    "sums of few registers": [*NARROWER, ("8192", "2048")],
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_other_kernels_keep_their_registers(name: str) -> None:
+    text = BEFORE
+    for old, new in LEFT[name]:
+        assert old in text
+        text = text.replace(old, new)
+    assert check_unchanged(PASS, text, "sm_90a").remarks == []
+
+
+def test_chips_whose_threads_keep_their_registers_are_left() -> None:
+    assert check_unchanged(PASS, BEFORE, "sm_80").remarks == []
+
 
 # ---- registers ------------------------------------------------------------------------------------------------------
 
