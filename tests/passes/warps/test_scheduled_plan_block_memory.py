@@ -101,6 +101,12 @@ CASES = {
         "r",
         False,
     ),
+    "one from before a loop is read first in it": (
+        buffer("one") + BARRIER + put("a", "one") + BARRIER
+        + loop(taken("d", "one") + through("s", "two", "b") + f'%e = tile.map(%b, %d) {{fn = "add"}} : {TILE}', "e"),
+        "r",
+        False,
+    ),
     "both in a loop": (loop(through("s", "one", "b") + through("b", "two", "d"), "d"), "r", True),
     "both in a loop, without a barrier from one trip to the next": (
         BARRIER

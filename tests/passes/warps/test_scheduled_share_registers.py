@@ -42,12 +42,12 @@ def test_the_others_get_what_the_producer_gives_up() -> None:
     assert unit.remarks[0].reason == "matmuls need 132; the producer keeps 24 of its initial 168"
 
 
-ROLE = "scheduled.role() "
-SECOND = f'{ROLE}{{role = "multiplies", warps = 1 : index}} do {{ scheduled.end() }}\n'
+AFTER = "%5 = tile.load("
+SECOND = 'scheduled.role() {role = "multiplies", warps = 1 : index} do { scheduled.end() }\n'
 NARROWER = (("256xf", "64xf"), ("256)", "64)"), ("*256", "*64"), ("256@", "64@"), ("32@reg*4", "8@reg*4"))
 LEFT = {
     "no producer": [('role = "copies"', 'role = "multiplies"')],
-    "two roles": [(ROLE, SECOND + ROLE)],
+    "two roles": [(AFTER, SECOND + AFTER)],
     "a producer of several warps": [("warps = 1 : index} do", "warps = 2 : index} do")],
     "warps that are no warpgroups": [("warps = 8 : index", "warps = 10 : index")],
     "matmuls that are not asynchronous": [(", asynchronous = true", "")],

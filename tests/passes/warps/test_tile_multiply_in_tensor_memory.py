@@ -142,7 +142,10 @@ REFUSED = {
     "many rows": (Product(rows=256), "a tile of 256 x 32 x 16 is not one of 128 rows and some columns"),
     "columns of no instruction": (Product(columns=12), "a tile of 128 x 12 x 16 is not one of 128 rows"),
     "a depth of no instruction": (Product(depth=24), "a tile of 128 x 32 x 24 is not one of 128 rows"),
-    "columns of two sums": (Product(columns=264), "a tile of 128 x 264 x 16 is not one of 128 rows"),
+    "columns of two sums": (
+        Product(columns=272, warps=", warps = 16 : index"),
+        "a tile of 128 x 272 x 16 is not one of 128 rows",
+    ),
     "part of a warpgroup": (Product(warps=", warps = 6 : index"), "6 warps do not take 128 x 32 results out"),
     "too many results": (Product(columns=256), "4 warps do not take 128 x 256 results out of tensor memory"),
     "computed operands": (
