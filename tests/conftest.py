@@ -16,7 +16,7 @@ gc.set_threshold(50_000, 20, 100)
 
 _TESTS = Path(__file__).parent
 # Of `quick`: folders that cover each part of the compiler in seconds, and what in them starts many processes, compiles
-# hundreds of programs or enumerates large spaces.
+# hundreds of programs, emulates chips or enumerates large spaces.
 _QUICK_FOLDERS = ("unit", "ir", "passes", "errors")
 _SLOW = (
     "unit/cli/",
@@ -35,6 +35,23 @@ _SLOW = (
     "test_arrays_of_other_libraries",
     "unit/runtime/test_runtime_pool.py",
     "unit/test_compile_cache.py",
+    "passes/array/test_array_convolve_by_products.py",
+    "passes/array/test_array_order_operands.py",
+    "passes/array/test_array_split_k.py",
+    "passes/cores/test_tile_share_pages.py",
+    "passes/cores/test_tile_split_positions.py",
+    "passes/vectors/test_scheduled_split_operands.py",
+    "passes/warps/test_scheduled_drop_barriers.py",
+    "passes/warps/test_scheduled_loop_over_tiles.py",
+    "passes/warps/test_scheduled_multicast_copies.py",
+    "passes/warps/test_scheduled_multiply_in_tensor_memory.py",
+    "passes/warps/test_scheduled_order_accesses.py",
+    "passes/warps/test_scheduled_order_tiles.py",
+    "passes/warps/test_scheduled_pipeline_copies.py",
+    "passes/warps/test_scheduled_share_registers.py",
+    "passes/warps/test_scheduled_specialize_warps.py",
+    "passes/warps/test_scheduled_store_tensors.py",
+    "passes/warps/test_scheduled_sum_in_tensor_memory.py",
     "passes/test_host_program.py::test_mutants_are_found",
     "passes/test_host_program.py::test_random_programs_have_all_kinds_of_steps",
 )

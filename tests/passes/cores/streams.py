@@ -14,7 +14,7 @@ def program(
     pages: tuple[int, int] = (4, 4),
     dtype: str = "f32",
 ) -> str:
-    """Queues with the format and number of their pages; arrays, read and written, with so many pages below each other."""
+    """Queues with the format and number of their pages; two arrays, of so many pages below each other."""
     x, y = (f"tensor<{32 * count}x32x{dtype}>" for count in pages)
     made = "\n".join(
         f'%{name} = cores.queue() : !cores.queue<"{format}", {count}>' for name, (format, count) in queues.items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.passes.cores.streams import computed, fetched, program, put, step, written
+from tests.passes.cores.streams import computed, fetched, program, put, repeated, step, written
 from tests.passes.pass_support import applied, check_meaning, check_unchanged
 from tilewright.dialects import cores
 from tilewright.errors import UnsupportedOnTargetError
@@ -53,9 +53,17 @@ APART = {
     ),
     "a queue that a loop fills": program(
         ONE,
-        "tile.for() {trips = 2 : index} do {\n^bb9(%t: index):\n" + fetched("a", 0) + "tile.yield()\n}\n"
+        repeated(fetched("a", 0))
         + fetched("b", 1),
         written("a", 0) + written("a", 2) + written("b", 1),
+    ),
+    "a queue of a loop and one after it": program(
+        ONE | {"c": ("f32", 2)},
+        fetched("c", 0) + repeated(fetched("a", 1)) + fetched("b", 2),
+        written("c", 0) + repeated(written("a", 1)) + written("b", 2),
+    ),
+    "pages that go the other way": program(
+        ONE, fetched("a", 0) + written("b", 1), written("a", 0) + fetched("b", 1)
     ),
     "other threads": program(
         ONE | {"c": ("f32", 1)}, fetched("a", 0) + fetched("b", 1), written("a", 0) + written("c", 1),
