@@ -121,12 +121,19 @@ def test_a_state_of_one_branch_is_set_again_after_it() -> None:
     assert states(unit) == [("negative", True), ("exp", True), ("exp", True)]
 
 
+def test_a_loop_of_two_states_does_not_begin_in_the_one_from_before_it() -> None:
+    """The second trip begins in the state in which the first one ends."""
+    unit = configured(exponential() + repeated(exponential() + negated()), 5)
+    check(unit, "exp", *["exp", "negative"] * 2)
+    assert states(unit) == [("exp", False), ("exp", True), ("negative", True)]
+
+
 def test_a_loop_that_may_have_no_trip_leaves_what_was_there() -> None:
     """Of as many trips as the trip around it has a number."""
-    inner = repeated(exponential(), 2, ", end = affine_map<()[s0] -> (s0)>")
+    inner = repeated(exponential() + negated(), 2, ", end = affine_map<()[s0] -> (s0)>")
     inner = inner.replace("tile.for()", "tile.for(%trip)").replace("^bb9(%trip:", "^bb8(%inner:")
-    unit = configured(repeated(negated() + inner + exponential(), 2), 5)
-    check(unit, "negative", "exp", "negative", "exp", "exp")
+    unit = configured(repeated(exponential() + inner + negated(), 2), 6)
+    check(unit, "exp", "negative", "exp", "exp", "negative", "negative")
 
 
 def test_formats_are_states_of_unpack_and_pack() -> None:
