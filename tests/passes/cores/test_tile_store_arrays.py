@@ -1,5 +1,5 @@
-"""Arrays that `tile-store-arrays` gives the requested storage: kernels for each kind of arrays, copies between kinds, and
-requests that it refuses."""
+"""Arrays that `tile-store-arrays` gives the requested storage: a kernel for each kind of array, copies between kinds,
+and requests that it refuses."""
 
 from __future__ import annotations
 

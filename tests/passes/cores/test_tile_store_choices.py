@@ -32,8 +32,10 @@ def kernel(body: str, out: str = "12x5x") -> str:
       %a = tile.load(%x, %i) {ROWS} : {TILE}
       %number = tile.load(%n, %i) {{map = affine_map<()[s0] -> (s0)>}} : tensor<i32>
       %zero = tile.full() {{value = 0 : index}} : tensor<i32>
+      %many = tile.full() {{value = 100 : index}} : tensor<i32>
       %one = tile.full() {{value = 1 : index}} : tensor<i32>
       %is_some = tile.map(%number, %zero) {{fn = "greater"}} : tensor<i1>
+      %is_any = tile.map(%number, %many) {{fn = "less"}} : tensor<i1>
       %is_one = tile.map(%number, %one) {{fn = "equal"}} : tensor<i1>
       %place = tile.iota(%i) {{map = affine_map<()[s0] -> (s0)>}} : tensor<i64>
       %second = tile.full() {{value = 2 : index}} : tensor<i64>
@@ -117,28 +119,25 @@ def test_accesses_of_branches_that_are_not_taken_touch_nothing(name: str) -> Non
     check(kernel(MASKED[name]))
 
 
-@pytest.mark.parametrize("then", [True, False])
-def test_arrays_without_axes_keep_what_is_there(then: bool) -> None:
-    """Point after point stores one element."""
-    body = "%s = tile.load(%x, %i) {map = affine_map<()[s0] -> (s0, s0)>} : tensor<f32>\n"
-    write = "tile.store(%s, %out) {map = affine_map<() -> ()>}\n"
-    text = kernel(body + (when("%is_one", write) if then else when("%is_one", "", write)), "")
-    # The points of a grid run in any order: only the first one stores, or all others but it store the same.
+SCALAR = "%s = tile.load(%x, %i) {map = affine_map<()[s0] -> (s0, s0)>} : tensor<f32>\n"
+WRITE = "tile.store(%s, %out) {map = affine_map<() -> ()>}\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "point"),
+    [
+        (when("%is_one", WRITE), 0),
+        (when("%is_one", when("%is_some", WRITE)), 0),  # the inner condition holds for another point, too
+        (when("%is_any", "", WRITE), None),
+        (when("%is_some", when("%is_one", "", WRITE)), 2),
+    ],
+)
+def test_arrays_without_axes_keep_what_is_there(body: str, point: int | None) -> None:
+    """They have no index to put outside: what is stored for a branch that is not taken is what there was."""
     arrays = inputs(())
-    if not then:
-        arrays[0][:] = 7.0
-    (expected,) = run(unit_of(parse(text), {}, "wormhole"), arrays)
-    unit = with_both_branches(applied(PASS, text, "wormhole"))
+    unit = with_both_branches(applied(PASS, kernel(SCALAR + body, ""), "wormhole"))
+    expected = arrays[2] if point is None else arrays[0][point, point]
     np.testing.assert_array_equal(run(unit, arrays)[0], expected)
-
-
-def test_nested_choices_of_arrays_without_axes() -> None:
-    body = "%s = tile.load(%x, %i) {map = affine_map<()[s0] -> (s0, s0)>} : tensor<f32>\n"
-    write = "tile.store(%s, %out) {map = affine_map<() -> ()>}\n"
-    text = kernel(body + when("%is_some", when("%is_one", write)), "")
-    arrays = inputs(())
-    unit = with_both_branches(applied(PASS, text, "wormhole"))
-    np.testing.assert_array_equal(run(unit, arrays)[0], arrays[0][0, 0])
 
 
 def test_stores_outside_of_branches_are_left() -> None:
