@@ -139,9 +139,16 @@ TURNED = """
   %t1 = tile.transpose(%sum) {permutation = array<i64: 1, 0>} : tensor<96x64xf32>
   %r = tile.cast(%t1) : RESULT
 """
+REPEATED = """
+  %t1 = tile.reshape(%sum) : tensor<96xf32>
+  %t2 = tile.broadcast(%t1) {axes = array<i64: 1>} : tensor<64x96xf32>
+  %r = tile.cast(%t2) : RESULT
+"""
 LEFT = {
     "a sum of rows": Product(follows=SUMMED, out=(64,)),
     "a transpose": Product(follows=TURNED, out=(96, 64)),
+    "a transpose of as many rows as columns": Product(columns=64, follows=TURNED.replace("96", "64"), out=(64, 64)),
+    "a row that is repeated": Product(rows=1, follows=REPEATED, out=(64, 96)),
 }
 
 
