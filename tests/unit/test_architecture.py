@@ -75,3 +75,26 @@ def test_folders_of_targets_are_found() -> None:
     manifests = [path.parent.name for path in PACKAGE.glob("targets/*/__init__.py") if "TARGET = " in path.read_text()]
     assert sorted(manifests) == list(built_in())
     assert all(target_named(name)[0].name == name for name in manifests)
+
+
+# ---- tests of passes ------------------------------------------------------------------------------------------------
+
+PASSES = PACKAGE / "passes"
+TESTS = Path(__file__).parents[1] / "passes"
+
+
+def modules_of_passes() -> list[Path]:
+    found = sorted(PASSES.rglob("*.py"))
+    return [path.relative_to(PASSES) for path in found if re.search(r"^class \w+Pass:", path.read_text(), re.MULTILINE)]
+
+
+def test_passes_are_found() -> None:
+    folders = {path.parent.as_posix() for path in modules_of_passes()}
+    assert folders == {".", "array", "kernels", "vectors", "warps", "cores"}
+
+
+@pytest.mark.parametrize("module", modules_of_passes(), ids=lambda path: path.stem)
+def test_a_pass_is_tested_in_a_file_of_its_name(module: Path) -> None:
+    path = TESTS / module.with_name(f"test_{module.name}")
+    assert path.is_file()
+    assert re.search(r"^def test_", path.read_text(), re.MULTILINE)
