@@ -8,6 +8,7 @@ import pytest
 
 from tests.passes.cores.streams import step
 from tests.passes.pass_support import applied, check_meaning, check_unchanged, random_inputs, remarks, run
+from tilewright.cost.cores.tiles import fetching_cores
 from tilewright.dialects import cores
 from tilewright.machines.machine import load
 from tilewright.passes.base import Unit
@@ -34,7 +35,7 @@ def program(
     """Cores of which each writes the pages of its queues, one after the other, to a place of its own."""
     rows, columns = shape
     each = len(queues) * count
-    x, y = f"tensor<{32 * 8}x32x{dtype}>", f"tensor<{32 * rows * columns * each}x32x{dtype}>"
+    x, y = f"tensor<{32 * 24}x32x{dtype}>", f"tensor<{32 * rows * columns * each}x32x{dtype}>"
     made = "\n".join(f'%{name} = cores.queue() : !cores.queue<"{dtype}", {count}>' for name in queues)
     writer = ""
     for n, name in enumerate(queues):
@@ -159,11 +160,35 @@ def test_rows_and_columns_are_fetched_at_one_time() -> None:
     assert steps == ["cores.reserve", "cores.reserve", "cores.push", "cores.push"]
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_many_pages_are_fetched_in_parts_by_several(count: int) -> None:
+def test_rows_and_columns_with_something_between_are_fetched_in_turn() -> None:
+    reader = fetch("s0") + fetch("s0 + s1", "c") + fetch("s1 + 3", "b")
+    unit = check_meaning(PASS, program((3, 3), reader, ("a", "c", "b")), "wormhole")
+    (reading,) = (op for op in unit.module.walk() if isinstance(op, cores.ThreadOp) and op.role == "reader")
+    steps = [op.name for op in reading.body.block.ops if isinstance(op, cores.QueueStepOp)]
+    assert steps == ["cores.reserve", "cores.push"] * 3
+
+
+@pytest.mark.parametrize(("count", "several"), [(4, False), (16, True), (23, True)])
+def test_many_pages_are_fetched_in_parts_by_several(count: int, several: bool) -> None:
     unit = check_meaning(PASS, program((2, 2), fetch("1", count=count), count=count), "wormhole")
-    ((_, chosen),) = fetches(unit)
-    assert chosen >= 1
+    parts = fetching_cores(count, 4)
+    assert fetches(unit) == {(0, parts): parts}
+    assert (parts > 1) == several
+
+
+def test_pages_in_another_order_are_fetched_by_one() -> None:
+    """A part of them would not be one after the other in the queue."""
+    text = program((2, 2), fetch("1", count=16, at="15 - d0"), count=16)
+    assert fetches(check_meaning(PASS, text, "wormhole")) == {(0, 1): 1}
+
+
+def test_two_fetches_of_one_reservation_are_left() -> None:
+    one, other = (
+        fetch(page, count=1, at=at).replace(step("reserve", "a"), "").replace(step("push", "a"), "")
+        for page, at in (("1", "d0"), ("4", "d0 + 1"))
+    )
+    both = step("reserve", "a", 2) + one.replace('cores.barrier() {of = "read"}', "") + other + step("push", "a", 2)
+    check_unchanged(PASS, program((2, 3), both, count=2), "wormhole")
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "i32"])
