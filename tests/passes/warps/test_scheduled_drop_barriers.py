@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,8 +14,10 @@ from tests.cuda.test_pipeline import Given, compiled, of_kind
 from tests.emulators.cuda_driver import tensor_maps
 from tests.emulators.ptx.emulator import run
 from tests.emulators.ptx.errors import SharedRace
-from tests.passes.pass_support import parse, unit_of
+from tests.passes.pass_support import applied, check_meaning, check_unchanged, parse, random_inputs, unit_of
+from tests.passes.pass_support import run as run_unit
 from tilewright.dialects import scheduled, tile
+from tilewright.dialects.rewriting import erase
 from tilewright.machines.machine import load
 from tilewright.passes.base import Unit
 from tilewright.passes.warps.scheduled_drop_barriers import ScheduledDropBarriersPass
@@ -141,3 +144,128 @@ def test_barriers_between_warps_whose_bytes_are_in_one_word_stay() -> None:
     for seed in range(3):
         for got, expected in zip(semantics.run_call(kernel, arrays, seed), arrays, strict=True):
             np.testing.assert_array_equal(got, expected)
+
+
+# ---- blocks of two warps --------------------------------------------------------------------------------------------
+
+PASS = ScheduledDropBarriersPass()
+LAYOUTS = ("(64) : [2@warp 32@lane]", "(64) : [32@lane 2@warp]")
+MAPS = {
+    "as it is": "d0",
+    "reversed": "(d0 * -1) + 63",
+    "within each warp": "(d0 floordiv 32) * 32 + (d0 * -1 + 31) mod 32",
+}
+BARRIER = 'scheduled.barrier() {scope = "block"}\n'
+
+
+def through(
+    value: str, result: str, layout: int = 0, map: str = "as it is", offset: int = 0, barrier: str = BARRIER
+) -> str:
+    """A tile through a buffer at an offset, by other indices and to another layout; barriers wherever one may be."""
+    buffer = '!tile.ref<tensor<64xf32>, "block", "(64) : [64@mem.shared]">'
+    return f"""
+        %m{result} = scheduled.alloc() {{offset_bytes = {offset} : index}} : {buffer}
+        {barrier}
+        tile.store(%{value}, %m{result}) {{map = affine_map<(d0) -> (d0)>}}
+        {barrier}
+        %{result} = tile.load(%m{result}) {{map = affine_map<(d0) -> ({MAPS[map]})>}}
+          : tensor<64xf32, "{LAYOUTS[layout]}">
+    """
+
+
+def block(body: str, result: str, layout: int = 0) -> str:
+    return f"""
+    func.func @main(%x: tensor<64xf32>) -> tensor<64xf32> {{
+      %y = array.call(%x) {{callee = "k"}} : tensor<64xf32>
+      func.return %y : tensor<64xf32>
+    }}
+    tile.kernel() {{sym_name = "k", grid = array<i64>, effects = ["in", "out"]}} do {{
+    ^bb0(%x: !tile.ref<tensor<64xf32>>, %out: !tile.ref<tensor<64xf32>>):
+      scheduled.parallel() {{extents = array<i64>, grain = 1 : index, warps = 2 : index}} do {{
+        %a = tile.load(%x) {{map = affine_map<(d0) -> (d0)>}} : tensor<64xf32, "{LAYOUTS[0]}">
+        {body}
+        tile.store(%{result}, %out) {{map = affine_map<(d0) -> (d0)>}}
+        scheduled.end()
+      }}
+      tile.yield()
+    }}
+    """
+
+
+def scopes(unit: Unit) -> list[str]:
+    return [op.scope for op in unit.module.walk() if isinstance(op, scheduled.BarrierOp)]
+
+
+@pytest.mark.parametrize(
+    ("layout", "map", "left"),
+    [
+        (0, "as it is", ["warp"]),
+        (0, "within each warp", ["warp"]),
+        (0, "reversed", ["block"]),
+        (1, "as it is", ["block"]),
+    ],
+)
+def test_a_barrier_is_as_wide_as_what_meets_there(layout: int, map: str, left: list[str]) -> None:
+    """The first one is before all accesses. Lanes of a warp count as one: what a lane itself wrote takes a barrier."""
+    unit = check_meaning(PASS, block(through("a", "b", layout, map), "b"), "sm_90a")
+    assert scopes(unit) == left
+
+
+def drawn(seed: int, trips: int = 1) -> str:
+    """A tile that goes through some buffers, which share memory or not; in a loop, where there are trips."""
+    rng = random.Random(seed)
+    body, value = "", "s" if trips > 1 else "a"
+    count = rng.randrange(2, 5)
+    for n in range(count):
+        layout = 0 if n == count - 1 else rng.randrange(2)
+        body += through(value, f"v{n}", layout, rng.choice(list(MAPS)), rng.choice((0, 0, 256)))
+        value = f"v{n}"
+    if trips == 1:
+        return block(body, value)
+    tile_type = f'tensor<64xf32, "{LAYOUTS[0]}">'
+    loop = f"%r = tile.for(%a) {{trips = {trips} : index}} do {{\n^bb1(%t: index, %s: {tile_type}):\n{body}"
+    return block(f"{loop}tile.yield(%{value})\n}} : {tile_type}", "r")
+
+
+@pytest.mark.parametrize("trips", [1, 3])
+@pytest.mark.parametrize("seed", range(12))
+def test_random_blocks_have_no_race_and_no_barrier_too_many(seed: int, trips: int) -> None:
+    """By the executor, whose clocks see a race in any order of warps."""
+    text = drawn(seed, trips)
+    before, unit = unit_of(parse(text), {}, "sm_90a"), applied(PASS, text, "sm_90a")
+    arrays, count = random_inputs(unit), len(scopes(unit))
+    np.testing.assert_array_equal(run_unit(unit, arrays)[0], run_unit(before, arrays)[0])
+    for number in range(count):
+        weaker = unit_of(unit.module.clone(), {}, "sm_90a")
+        barrier = [op for op in weaker.module.walk() if isinstance(op, scheduled.BarrierOp)][number]
+        if barrier.scope == scheduled.BLOCK:
+            barrier.scope = scheduled.WARP
+        else:
+            erase(barrier)
+        with pytest.raises(RaceError):
+            run_unit(weaker, arrays)
+
+
+BRANCH = f"""
+        %zero = tile.full() {{value = 0.0 : f64}} : tensor<f32>
+        %is = tile.map(%zero, %zero) {{fn = "less"}} : tensor<i1>
+        tile.if(%is) do {{
+          {through("a", "c")}
+          tile.yield()
+        }} do {{
+          tile.yield()
+        }}
+"""
+LEFT = {
+    "a branch that accesses buffers": block(BRANCH + through("a", "b"), "b"),
+    "a race that barriers do not prevent": block(through("a", "b", 1, barrier=""), "b"),
+    "barriers for arrays": block(
+        through("a", "b").replace('{scope = "block"}', '{scope = "block", arrays = true}'), "b"
+    ),
+    "barriers of all roles": block(through("a", "b").replace('"block"}\n', '"every role"}\n'), "b"),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_other_barriers_stay(name: str) -> None:
+    check_unchanged(PASS, LEFT[name], "sm_90a")
