@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,20 @@ from tests.cuda.chips import Tensor, built
 from tests.cuda.mutant_subjects import subjects_of
 from tests.cuda.schedule_mutants import verdicts
 from tests.cuda.test_machine_code import check_clean
-from tests.cuda.test_pipeline import Given, emulated_unit, executed, interpreted, numbers, operands, product
+from tests.cuda.test_pipeline import Given, emulated_unit, executed, interpreted, numbers, of_kind, operands, product
 from tests.emulators.cuda_driver import tensor_maps
 from tests.emulators.ptx.emulator import run
 from tests.emulators.ptx.errors import BarrierMisuse, Deadlock, RegisterRace, SharedRace
+from tests.passes.pass_support import parse, unit_of
+from tests.passes.pass_support import run as run_unit
+from tests.passes.warps.products import Product
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.scheduled import asynchronous
+from tilewright.passes.base import Unit
+from tilewright.passes.fallbacks import NO_STAGES, Fallback
 from tilewright.passes.warps.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
 from tilewright.passes.warps.scheduled_specialize_warps import ScheduledSpecializeWarpsPass
+from tilewright.passes.warps.tile_lower_to_warps import TileLowerToWarpsPass
 from tilewright.semantics import scheduled as semantics
 from tilewright.semantics.array import Interpreter
 from tilewright.targets.cuda.target import CudaProgram
@@ -363,3 +369,78 @@ def test_tensor_maps_describe_the_arrays() -> None:
         assert each.shape == type.shape[::-1]
         assert each.strides == (type.shape[2] * 2, type.shape[1] * type.shape[2] * 2)
         assert (each.box[0] * 2, each.box[2], each.swizzle) == (128, 1, 128)
+
+
+# ---- one condition at a time ----------------------------------------------------------------------------------------
+
+PASS = ScheduledSpecializeWarpsPass()
+PLAIN = Product(rows=64, columns=32, trips=4, atom='atom = "wgmma, 1 warpgroup"')
+SECOND = f"%q = tile.dot(%a, %b, %s) {{{PLAIN.atom}}} : tensor<64x32xf32>"
+REFUSED_WINDOWS = {
+    "a bound that the grid point chooses": (
+        replace(PLAIN, end=", end = affine_map<()[s0] -> (s0 + 2)>"),
+        "the trip count of the loop is not known at block start",
+    ),
+    "two matmuls": (replace(PLAIN, between=SECOND), "the loop has more than one matmul"),
+    "something is done with the sum": (
+        replace(PLAIN, after='%q = tile.map(%p, %p) {fn = "add"} : tensor<64x32xf32>', result="%q"),
+        "the loop does more than accumulate matmuls",
+    ),
+    "another sum is passed on": (replace(PLAIN, result="%s"), "the loop does more than accumulate matmuls"),
+    "a computed operand": (
+        replace(PLAIN, between='%c = tile.map(%a) {fn = "negative"} : tensor<64x16xf16>', left="%c"),
+        "`map` stands between the window of the left operand and the matmul",
+    ),
+    "filled with ones": (
+        replace(PLAIN, fill="1.0 : f64"),
+        "the left operand is filled with something else than zeros",
+    ),
+    "rows that are not aligned": (replace(PLAIN, width=76), "rows of 76 elements of 2 bytes do not begin at multiples"),
+    "two stages without room": (
+        replace(PLAIN, columns=256, depth=512, trips=2),
+        "two stages need 655360 bytes of mem.shared, 232448 are left",
+    ),
+    "a window that is used twice": (
+        replace(PLAIN, between="tile.store(%a, %x, %t) {map = affine_map<(d0, d1)[s0] -> (d0, d1 + s0 * 16)>}"),
+        "the left operand is used more than once",
+    ),
+}
+
+
+def in_warps(product: Product) -> Unit:
+    unit = unit_of(parse(product.text), {}, "sm_90a")
+    TileLowerToWarpsPass().apply(unit)
+    return unit
+
+
+@pytest.mark.parametrize("name", REFUSED_WINDOWS)
+def test_a_loop_without_a_producer_warp_stays_and_says_why(name: str) -> None:
+    product, reason = REFUSED_WINDOWS[name]
+    unit = in_warps(product)
+    before = str(unit.module)
+    PASS.apply(unit)
+    found = [each for each in unit.remarks if each.pass_name == PASS.name]
+    assert found
+    assert all(each.decision == "not warp-specialized" and each.reason.startswith(reason) for each in found)
+    assert str(unit.module) == before
+
+
+@pytest.mark.parametrize(("stages", "trips", "expected"), [(2, 4, 2), (3, 4, 3), (8, 4, 4), (4, 1, 2)])
+def test_stages_are_no_more_than_trips(stages: int, trips: int, expected: int) -> None:
+    product = replace(PLAIN, trips=trips, warps=f", stages = {stages} : index")
+    unit = in_warps(product)
+    PASS.apply(unit)
+    unit.module.verify()
+    rings = [op.count for op in of_kind(unit, scheduled.AllocOp) if op.stages is not None]
+    assert rings == [expected, expected]
+    a, b = numbers((64, 16 * trips), "f16", 1), numbers((16 * trips, 32), "f16", 2)
+    np.testing.assert_array_equal(run_unit(unit, [a, b])[0], a.astype(np.float64) @ b.astype(np.float64))
+
+
+def test_a_kernel_without_stages_left_has_no_producer_warp() -> None:
+    """It has fallen back because its stages had no room."""
+    unit = in_warps(PLAIN)
+    before = str(unit.module)
+    unit.fallbacks.by_key["product"] = Fallback(NO_STAGES)
+    PASS.apply(unit)
+    assert str(unit.module) == before
