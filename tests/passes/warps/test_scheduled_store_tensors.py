@@ -105,6 +105,13 @@ LEFT = {
         ("tile.store(%3, %4) {map = affine_map<(d0, d1) -> (d0, d1)>}",
          "tile.store(%3, %4) {map = affine_map<(d0, d1) -> (-d0 + 63, d1)>}"),
     ],
+    "the buffer is read twice": [
+        (
+            "%5 = tile.load(%4)",
+            '%6 = tile.load(%4) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<64x64xf16,\n'
+            '        "(64, 64) : [4@reg*8 4@warp 4@lane*8 | 8@lane 8@reg]">\n    %5 = tile.load(%4)',
+        ),
+    ],
     "the buffer is written twice": [
         ("tile.store(%3, %4) {map = affine_map<(d0, d1) -> (d0, d1)>}",
          "tile.store(%3, %4) {map = affine_map<(d0, d1) -> (d0, d1)>}\n"
