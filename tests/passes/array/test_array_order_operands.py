@@ -12,10 +12,13 @@ import pytest
 import tilewright as tw
 from tests.cuda.chips import KINDS, built, by_definition, emulated
 from tests.cuda.test_pipeline import executed
+from tests.passes.pass_support import check_meaning, check_unchanged, parse
 from tests.sampling import alternating
 from tilewright import dtypes
 from tilewright.cost.warps import products as warp_products
 from tilewright.cost.warps.products import WarpProduct, warp_product_seconds, warp_schedule
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type
 from tilewright.machines.machine import load
 from tilewright.passes.array import array_order_operands
 from tilewright.passes.array.array_order_operands import ArrayOrderOperandsPass
@@ -164,3 +167,77 @@ def test_registers_are_counted() -> None:
         own += (schedule.tile.rows + schedule.tile.columns) * schedule.tile.depth / lanes
         assert own < 255 - warp_products.REGISTERS_BESIDE
     assert warp_product_seconds(aligned, machine) < warp_product_seconds(scattered, machine)
+
+
+# ---- the pass alone -------------------------------------------------------------------------------------------------
+
+PASS = ArrayOrderOperandsPass()
+
+
+def contraction(
+    left: str = "20x37",
+    right: str = "37x24",
+    result: str = "20x24",
+    dtype: str = "bf16",
+    axes: tuple[str, str] = ("1", "0"),
+    before: str = "",
+    operands: str = "%x, %y",
+) -> str:
+    batch = ": 0" if result.count("x") == 2 else ""
+    x, y, z = (f"tensor<{shape}x{dtype}>" for shape in (left, right, result))
+    return f"""
+    func.func @main(%x: {x}, %y: {y}) -> {z} {{
+      {before}
+      %z = array.contract({operands}) {{left_batch = array<i64{batch}>, right_batch = array<i64{batch}>,
+        left_contract = array<i64: {axes[0]}>, right_contract = array<i64: {axes[1]}>}} : {z}
+      func.return %z : {z}
+    }}
+    """
+
+
+def whole_inputs(text: str) -> list[Tensor]:
+    """Of which sums in any order are the same."""
+    rng = np.random.default_rng(0)
+    types = [array_type(value) for value in parse(text).body.block.first_op.body.block.args]
+    return [rng.integers(-3, 4, type.shape).astype(type.dtype.numpy) for type in types]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        contraction(),
+        contraction(dtype="f16"),
+        contraction("37x20", "24x37", axes=("0", "1")),
+        contraction("3x20x37", "3x37x24", "3x20x24", axes=("2", "1")),
+    ],
+)
+def test_rows_are_padded_with_zeros(always: None, text: str) -> None:
+    unit = check_meaning(PASS, text, "sm_90a", inputs=whole_inputs(text))
+    (op,) = (each for each in unit.main.body.block.ops if isinstance(each, array.ContractOp))
+    depth = array_type(op.operands[0]).shape[op.left_contract[0]]
+    assert depth > 37
+    assert depth % 2 == 0
+    groups = [each for each in unit.main.body.block.ops if isinstance(each, array.FusedOp)]
+    assert len(groups) == 2
+
+
+SPLAT = '%y1 = array.constant() {value = 2.0 : f64, resource = ""} : tensor<37x24xbf16>'
+SEVERAL = contraction("20x3x37", "3x37x24", axes=("1, 2", "0, 1"))
+LEFT = {
+    "f64, which nothing multiplies": contraction(dtype="f64"),
+    "two contracted dims": SEVERAL,
+    "one row": contraction("1x37", "37x24", "1x24"),
+    "one column": contraction("20x37", "37x1", "20x1"),
+    "no elements": contraction("20x0", "0x24"),
+    "an operand that is the same everywhere": contraction(before=SPLAT, operands="%x, %y1"),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_other_operands_are_left(always: None, name: str) -> None:
+    assert check_unchanged(PASS, LEFT[name], "sm_90a").remarks == []
+
+
+def test_what_takes_longer_is_left() -> None:
+    """As the cost model is: two kernels more for so little."""
+    assert check_unchanged(PASS, contraction(), "sm_90a").remarks == []

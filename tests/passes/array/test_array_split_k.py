@@ -12,11 +12,14 @@ import pytest
 import tilewright as tw
 from tests.cuda.chips import KINDS, built, emulated
 from tests.passes.array.test_array_order_operands import ORDERS, TYPES, operands, product
+from tests.passes.pass_support import applied, check_meaning, check_unchanged
 from tests.sampling import ALL, alternating
 from tilewright import dtypes
 from tilewright.cost import split_k as model
 from tilewright.cost.split_k import SplitK, split_k
 from tilewright.cost.warps.products import WarpProduct
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type
 from tilewright.machines.machine import load
 from tilewright.passes.array import array_split_k
 
@@ -134,3 +137,66 @@ def test_parts_are_the_best_of_those_looked_at(chip: str) -> None:
     sizes = range(PART, whole.depth, PART)
     best = min(model._seconds(whole, part, ceil(whole.depth / part), machine) for part in sizes)
     assert best <= found.seconds <= 1.05 * best
+
+
+# ---- the pass alone -------------------------------------------------------------------------------------------------
+
+PASS = array_split_k.ArraySplitKPass()
+
+
+def contraction(
+    left: str = "5x300",
+    right: str = "300x7",
+    result: str = "5x7",
+    dtype: str = "i32",
+    axes: tuple[str, str] = ("1", "0"),
+) -> str:
+    batch = ": 0" if result.count("x") == 2 else ""
+    x, y, z = (f"tensor<{shape}x{dtype}>" for shape in (left, right, result))
+    return f"""
+    func.func @main(%x: {x}, %y: {y}) -> {z} {{
+      %z = array.contract(%x, %y) {{left_batch = array<i64{batch}>, right_batch = array<i64{batch}>,
+        left_contract = array<i64: {axes[0]}>, right_contract = array<i64: {axes[1]}>}} : {z}
+      func.return %z : {z}
+    }}
+    """
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        contraction(),
+        contraction("300x5", "7x300", axes=("0", "1")),
+        contraction("2x5x300", "2x300x7", "2x5x7", axes=("2", "1")),
+        contraction("1x129", "129x1", "1x1"),
+    ],
+)
+def test_parts_mean_the_whole(in_parts: None, text: str) -> None:
+    """A last part that is shorter than the others among them."""
+    unit = check_meaning(PASS, text, "sm_90a")
+    (parts,) = (op for op in unit.main.walk() if isinstance(op, array.ContractOp))
+    assert parts.part == PART
+    depth = array_type(parts.operands[0]).shape[parts.left_contract[0]]
+    assert array_type(parts.results[0]).shape[0] == ceil(depth / PART)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_parts_are_added_up_before_they_are_rounded(in_parts: None, dtype: str) -> None:
+    unit = applied(PASS, contraction(dtype=dtype), "sm_90a")
+    kinds = [op.name.removeprefix("array.") for op in unit.main.body.block.ops]
+    assert kinds == ["contract", "reduce", "cast", "func.return"]
+    parts = next(op for op in unit.main.body.block.ops if isinstance(op, array.ContractOp))
+    assert array_type(parts.results[0]).dtype == dtypes.f32
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        contraction("5x3x100", "3x100x7", axes=("1, 2", "0, 1")),
+        contraction("0x300", "300x7", "0x7"),
+        contraction("5x100", "100x7"),  # a part is all of it
+    ],
+    ids=["two contracted dims", "no results", "a shallow one"],
+)
+def test_other_contractions_are_left(in_parts: None, text: str) -> None:
+    assert check_unchanged(PASS, text, "sm_90a").remarks == []

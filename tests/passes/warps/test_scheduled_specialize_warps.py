@@ -387,6 +387,10 @@ REFUSED_WINDOWS = {
         "the loop does more than accumulate matmuls",
     ),
     "another sum is passed on": (replace(PLAIN, result="%s"), "the loop does more than accumulate matmuls"),
+    "each trip begins anew": (
+        replace(PLAIN, before="%none = tile.full() {value = 0.0 : f64} : tensor<64x32xf32>", accumulator="%none"),
+        "the loop does more than accumulate matmuls",
+    ),
     "a computed operand": (
         replace(PLAIN, between='%c = tile.map(%a) {fn = "negative"} : tensor<64x16xf16>', left="%c"),
         "`map` stands between the window of the left operand and the matmul",
