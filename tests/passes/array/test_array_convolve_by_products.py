@@ -3,7 +3,9 @@ definitions of their schedules."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,10 @@ import tilewright as tw
 from tests.cuda.chips import built, by_definition, emulated
 from tests.cuda.test_convolutions import CASES as ROW_BY_ROW
 from tests.cuda.test_convolutions import Case, compiled
+from tests.passes.pass_support import applied, check_unchanged, parse, run, unit_of
 from tests.sampling import sampled
+from tilewright import dtypes
+from tilewright.dialects import array
 from tilewright.passes.array import array_convolve_by_products
 from tilewright.passes.array.array_convolve_by_products import ArrayConvolveByProductsPass
 from tilewright.targets.cuda.target import CudaProgram
@@ -158,3 +163,85 @@ def test_operands_of_8_bits(always: None, types: str) -> None:
     assert said(program) == ["a matmul over rows of positions"]
     got = emulated(program, [x, w])[0]
     np.testing.assert_array_equal(got, case.exact(x, w).astype(got.dtype))
+
+
+# ---- the pass alone -------------------------------------------------------------------------------------------------
+
+PASS = ArrayConvolveByProductsPass()
+
+
+def convolution(
+    image: tuple[int, ...],
+    weights: tuple[int, ...],
+    *,
+    dtype: str = "f16",
+    strides: tuple[int, ...] = (1, 1),
+    low: tuple[int, ...] = (0, 0),
+    high: tuple[int, ...] = (0, 0),
+    dilation: tuple[int, ...] = (1, 1),
+    groups: int = 1,
+    before: str = "",
+) -> str:
+    reach = [(size - 1) * gap + 1 for size, gap in zip(weights[2:], dilation, strict=True)]
+    sides = zip(image[2:], low, high, reach, strides, strict=True)
+    result = (image[0], weights[0], *((x + a + b - w) // step + 1 for x, a, b, w, step in sides))
+    x, w, y = (f"tensor<{'x'.join(map(str, shape))}x{dtype}>" for shape in (image, weights, result))
+    attributes = {"strides": strides, "low": low, "high": high, "dilation": dilation}
+    text = ", ".join(f"{name} = array<i64: {', '.join(map(str, each))}>" for name, each in attributes.items())
+    return f"""
+    func.func @main(%x: {x}, %w: {w}) -> {y} {{
+      {before.replace("WEIGHTS", w)}
+      %y = array.convolve(%x, {"%v" if before else "%w"}) {{{text}, groups = {groups} : i64}} : {y}
+      func.return %y : {y}
+    }}
+    """
+
+
+def drawn(seed: int) -> tuple[str, list[Tensor], bool]:
+    """Windows of any size, strides, gaps and padding, whole numbers for them, and whether they move without strides or
+    have no gaps."""
+    rng = random.Random(seed)
+    rank = rng.randint(1, 3)
+
+    def each(low: int, high: int) -> tuple[int, ...]:
+        return tuple(rng.randint(low, high) for _ in range(rank))
+
+    window, gaps, strides = each(1, 4), each(1, 2), each(1, 3)
+    channels, results = rng.choice((1, 3, 8, 17)), rng.choice((1, 4, 16))
+    sides = tuple((w - 1) * gap + 1 + rng.randint(0, 6) for w, gap in zip(window, gaps, strict=True))
+    image, weights = (rng.randint(1, 2), channels, *sides), (results, channels, *window)
+    dtype = rng.choice(("f16", "bf16"))
+    text = convolution(image, weights, dtype=dtype, strides=strides, low=each(0, 2), high=each(0, 2), dilation=gaps)
+    numbers = np.random.default_rng(seed)
+    numpy = dtypes.by_name(dtype).numpy
+    has_strides = prod(window) > 1 and prod(strides) > 1
+    arrays = [numbers.integers(-2, 3, shape).astype(numpy) for shape in (image, weights)]
+    return text, arrays, not (has_strides and prod(gaps) > 1)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_convolutions_mean_the_same(always: None, seed: int) -> None:
+    text, arrays, is_product = drawn(seed)
+    before, unit = unit_of(parse(text), {}, "sm_90a"), applied(PASS, text, "sm_90a")
+    for got, expected in zip(run(unit, arrays), run(before, arrays), strict=True):
+        np.testing.assert_array_equal(got, expected)
+    assert is_product != any(isinstance(op, array.ConvolveOp) for op in unit.main.walk())
+
+
+EQUAL = '%v = array.constant() {value = 1.0 : f64, resource = ""} : WEIGHTS'
+LEFT = {
+    "groups": convolution((1, 6, 7, 7), (4, 3, 3, 3), groups=2),
+    "f32": convolution((1, 6, 7, 7), (4, 6, 3, 3), dtype="f32"),
+    "strides over gaps": convolution((1, 6, 9, 9), (4, 6, 3, 3), strides=(2, 1), dilation=(1, 2)),
+    "equal weights": convolution((1, 6, 7, 7), (4, 6, 3, 3), before=EQUAL),
+    "no images": convolution((0, 6, 7, 7), (4, 6, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_other_convolutions_are_left(always: None, name: str) -> None:
+    assert check_unchanged(PASS, LEFT[name], "sm_90a").remarks == []
+
+
+def test_warps_that_copy_do_not_multiply_rows_of_positions(always: None) -> None:
+    assert check_unchanged(PASS, convolution((1, 6, 7, 7), (4, 6, 3, 3)), "sm_80").remarks == []
