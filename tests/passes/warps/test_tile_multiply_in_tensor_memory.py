@@ -38,7 +38,7 @@ def atoms(unit: Unit) -> list[str | None]:
         Product(columns=128, trips=1),
         Product(columns=256, depth=64, warps=", warps = 8 : index"),
     ],
-    ids=str,
+    ids=["f16", "bf16", "i8", "one trip", "two warpgroups"],
 )
 @pytest.mark.parametrize("chip", ["sm_100a", "sm_103a"])
 def test_products_of_windows_are_selected(product: Product, chip: str) -> None:
