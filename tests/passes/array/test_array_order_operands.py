@@ -228,7 +228,8 @@ LEFT = {
     "two contracted dims": SEVERAL,
     "one row": contraction("1x37", "37x24", "1x24"),
     "one column": contraction("20x37", "37x1", "20x1"),
-    "no elements": contraction("20x0", "0x24"),
+    "no depth": contraction("20x0", "0x24"),
+    "no rows": contraction("0x37", "37x24", "0x24"),
     "an operand that is the same everywhere": contraction(before=SPLAT, operands="%x, %y1"),
 }
 
