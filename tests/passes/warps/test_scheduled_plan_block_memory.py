@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from itertools import combinations
 
+import numpy as np
 import pytest
 
-from tests.passes.pass_support import applied, check_meaning
+from tests.passes.pass_support import applied, check_meaning, parse, random_inputs, run, unit_of
 from tilewright.dialects import scheduled
 from tilewright.dialects.scheduled import asynchronous
 from tilewright.machines.machine import load
@@ -202,3 +204,61 @@ def test_what_does_not_fit_is_reported_with_its_bytes(chip: str, bytes_over: int
         applied(PASS, kernel(body, "a"), chip)
     (excess,) = found.value.excesses
     assert (excess.kernel, excess.needed_bytes, excess.room_bytes) == ("turned", size * 4, room)
+
+
+# ---- random blocks --------------------------------------------------------------------------------------------------
+
+
+class Drawn:
+    """A block whose tiles go through buffers, are read from them again, and do so in loops. Each buffer is filled and
+    read with a barrier between; others are where a draw puts them, and at the head of each loop."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.count = 0
+        body, last = self._steps("a", self.rng.randint(2, 5), [])
+        self.text = kernel(body, last)
+
+    def _name(self) -> str:
+        self.count += 1
+        return f"v{self.count}"
+
+    def _steps(self, value: str, count: int, before: list[str], is_nested: bool = False) -> tuple[str, str]:
+        text, filled = "", [*before]
+        for _ in range(count):
+            result, kind = self._name(), self.rng.random()
+            if kind < 0.6 or (is_nested and not filled):
+                filled.append(memory := f"m{result}")
+                text += buffer(memory) + self._barrier() + put(value, memory) + BARRIER + taken(result, memory)
+            elif kind < 0.75 and filled:
+                text += taken(f"again{result}", self.rng.choice(filled))
+                text += f'%{result} = tile.map(%{value}, %again{result}) {{fn = "add"}} : {TILE}\n'
+            elif not is_nested:
+                body, last = self._steps(f"s{result}", self.rng.randint(1, 3), filled, is_nested=True)
+                whole = (
+                    loop(BARRIER + body, last).replace("%r = ", f"%{result} = ").replace("for(%a)", f"for(%{value})")
+                )
+                text += whole.replace("%s:", f"%s{result}:")
+            else:
+                continue
+            value = result
+        return text, value
+
+    def _barrier(self) -> str:
+        return BARRIER if self.rng.random() < 0.5 else ""
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_blocks_have_no_race(seed: int) -> None:
+    """By the executor, as with memory of its own for each buffer."""
+    text = Drawn(seed).text
+    unit, apart = applied(PASS, text, "sm_90a"), unit_of(parse(text), {}, "sm_90a")
+    for n, op in enumerate(op for op in apart.module.walk() if isinstance(op, scheduled.AllocOp)):
+        op.offset_bytes = 1024 * n
+    arrays = random_inputs(unit)
+    np.testing.assert_array_equal(run(unit, arrays)[0], run(apart, arrays)[0])
+
+
+def test_most_random_blocks_share_bytes() -> None:
+    found = [offsets(applied(PASS, Drawn(seed).text, "sm_90a")) for seed in range(40)]
+    assert sum(len(set(each)) < len(each) for each in found) > 20
