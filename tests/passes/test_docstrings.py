@@ -32,8 +32,6 @@ from tilewright.semantics.hazards import CoreHazard, RaceError
 FOR_CORES = [each for each in tile_to_cores() if type(each) not in {type(other) for other in tile_to_warps()}]
 ARRAY_PASSES = {each.name: each for model in Model for each in array_to_tile(model)}
 PASSES = [*ARRAY_PASSES.values(), *tile_to_vectors(), *tile_to_warps(), *FOR_CORES]
-# Docstrings of these do not state their machine yet.
-ON_GRIDS = tuple(type(each) for each in FOR_CORES)
 # They add up in another order: rounded results differ, those of whole numbers do not.
 REORDERING = (ArrayConvolveByProductsPass, ArraySplitKPass, ScheduledFinishProductsPass)
 # Its example comes before the states of units are set, without which the executor runs no operation.
@@ -58,7 +56,7 @@ class Example:
 
     def unit(self, text: str, each: Pass) -> Unit:
         unit = unit_of(parse(text), {})
-        unit.machine = load("wormhole") if isinstance(each, ON_GRIDS) else self.machine
+        unit.machine = self.machine
         if isinstance(each, TileStoreArraysPass):
             unit.storage = {0: "bfp8"}
         return unit

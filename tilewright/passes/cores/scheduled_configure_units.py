@@ -8,7 +8,7 @@ through tiles with strides of its own, for the format that it has. So the format
 again where the format changes. Pack's state for tiles that become rows remaps the tile registers: it is set before they
 are filled.
 
-Before:
+Before (wormhole):
     func.func @main(%x: tensor<64x32xf32>) -> tensor<64x32xf32> {
       %y = array.call(%x) {callee = "exp"} : tensor<64x32xf32>
       func.return %y : tensor<64x32xf32>

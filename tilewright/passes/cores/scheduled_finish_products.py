@@ -5,7 +5,7 @@ writer starts later still. This pass lets the last trips read the partial sums, 
 compute the epilogue there, and push each block when it is complete. If trips are short, so that the first one begins
 early, the trips between the first and the last ones are done several at a time, for which queues have room.
 
-Before:
+Before (wormhole):
     func.func @main(%0: tensor<32x64xbf16>, %1: tensor<64x64xbf16>) -> tensor<32x64xbf16> {
       %2 = array.call(%0, %1) {callee = "product"} : tensor<32x64xbf16>
       func.return %2 : tensor<32x64xbf16>

@@ -5,7 +5,7 @@ and after them a semaphore that signals that they have come. Which core of a row
 so that rows and columns do not all have theirs in one position, and none fetches for both: what a row and what a column
 needs comes at the same time.
 
-Before:
+Before (wormhole):
     func.func @main(%x: tensor<32x32xf32>) -> tensor<64x32xf32> {
       %y = array.call(%x) {callee = "repeat"} : tensor<64x32xf32>
       func.return %y : tensor<64x32xf32>

@@ -6,7 +6,7 @@ its candidates are DRAM, shards with the cores that move its pages, and interlea
 cycles of all transfers of the array then. Room in L1 next to queues is no cost of two variables: it is checked on the
 answer in the order of cycles saved per byte, and a placement without room is excluded from the next one.
 
-Before:
+Before (wormhole):
     func.func @main(%x: tensor<64x32xf32>) -> tensor<64x32xf32> {
       %y = array.call(%x) {callee = "copy"} : tensor<64x32xf32>
       %z = array.call(%y) {callee = "again"} : tensor<64x32xf32>

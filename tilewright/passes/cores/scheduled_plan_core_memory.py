@@ -3,7 +3,7 @@
 Queues live as long as their program: they are contiguous. If they do not all fit, queues that data movement threads
 fill ahead of compute give up their second tile, the largest ones first, as that costs time and nothing else.
 
-Before:
+Before (wormhole):
     func.func @main(%x: tensor<64x32xf32>) -> tensor<64x32xf32> {
       %y = array.call(%x) {callee = "copy"} : tensor<64x32xf32>
       func.return %y : tensor<64x32xf32>

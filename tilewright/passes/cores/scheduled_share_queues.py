@@ -4,7 +4,7 @@ A core has few queues, and little memory for them. Pages are popped after the la
 between the same threads, of the same format and size, are merged if the last page of one is popped before the first
 page of the other is pushed.
 
-Before:
+Before (wormhole):
     func.func @main(%x: tensor<64x32xf32>) -> tensor<64x32xf32> {
       %y = array.call(%x) {callee = "copy"} : tensor<64x32xf32>
       func.return %y : tensor<64x32xf32>

@@ -5,7 +5,7 @@ integers that a float of 32 bits holds exactly, as long as the sums of all digit
 are as wide as that allows. Digits of weight 2^32 or more are left out, since integers wrap around. Digits of 8 bits
 take 10 matmuls of 16 bits, a tenth of the time that the vector unit would take, element by element.
 
-Before:
+Before (wormhole):
     func.func @main(%x: tensor<4x8xi32>, %y: tensor<8x4xi32>) -> tensor<4x4xi32> {
       %z = array.call(%x, %y) {callee = "product"} : tensor<4x4xi32>
       func.return %z : tensor<4x4xi32>

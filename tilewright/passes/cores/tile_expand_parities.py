@@ -1,6 +1,6 @@
 """Expand exclusive-or reductions of bools into the parity of a count.
 
-Before:
+Before (wormhole):
     func.func @main(%x: tensor<4x8xi1>) -> tensor<4xi1> {
       %y = array.call(%x) {callee = "parity"} : tensor<4xi1>
       func.return %y : tensor<4xi1>

@@ -1,6 +1,6 @@
 """Expand top-k into a sort with indices.
 
-Before:
+Before (wormhole):
     func.func @main(%x: tensor<4x8xf32>) -> (tensor<4x3xf32>, tensor<4x3xi64>) {
       %y, %i = array.call(%x) {callee = "largest"} : tensor<4x3xf32>, tensor<4x3xi64>
       func.return %y, %i : tensor<4x3xf32>, tensor<4x3xi64>

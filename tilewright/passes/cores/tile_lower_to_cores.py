@@ -5,7 +5,7 @@ gathered element by element; what is computed from pages place by place is one s
 as they have room for; what matmuls, reductions and stores take is in queues. A sum of matmuls over a loop is added up
 in the core's memory by the packer.
 
-Before:
+Before (wormhole):
     func.func @main(%x: tensor<64x32xf32>) -> tensor<64x32xf32> {
       %y = array.call(%x) {callee = "copy"} : tensor<64x32xf32>
       func.return %y : tensor<64x32xf32>

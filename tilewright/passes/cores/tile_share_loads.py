@@ -2,7 +2,7 @@
 
 Loads that a matmul multiplies stay apart: a matmul takes its operands from queues in an order of its own.
 
-Before:
+Before (wormhole):
     func.func @main(%x: tensor<32x32xf32>) -> tensor<32x32xf32> {
       %y = array.call(%x) {callee = "square"} : tensor<32x32xf32>
       func.return %y : tensor<32x32xf32>

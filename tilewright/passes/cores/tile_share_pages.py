@@ -5,7 +5,7 @@ read the copy can read the pages of the original instead, or the kernel that mak
 the copy: their windows are composed with the view of one array in the other. That is chosen where it is predicted to
 take fewer cycles: windows that are whole pages of one array and parts of pages of the other one take long.
 
-Before:
+Before (wormhole):
     func.func @main(%x: tensor<32x64xf32>) -> tensor<2x32x32xf32> {
       %y = array.call(%x) {callee = "split"} : tensor<2x32x32xf32>
       %z = array.call(%y) {callee = "negate"} : tensor<2x32x32xf32>

@@ -4,7 +4,7 @@ A mover stores positions element by element. A sum of terms of several dims is t
 longest dim and of one that runs along the others: of their pages a row or a column is stored, and what no loop changes
 is stored once. A comparison of a position with a limit, as that of a causal mask, compares the two.
 
-Before:
+Before (wormhole):
     func.func @main(%x: tensor<64x128xf32>) -> tensor<64x128xf32> {
       %y = array.call(%x) {callee = "lower"} : tensor<64x128xf32>
       func.return %y : tensor<64x128xf32>

@@ -5,7 +5,7 @@ then. A result that is stored otherwise than the array that it is gets a kernel 
 Kernels read and write tiles: an argument that is stored by rows is copied to tiles before it is read first, and a
 result that is stored by rows is a copy of what is computed.
 
-Before:
+Before (wormhole):
     func.func @main(%x: tensor<32x32xf32>) -> tensor<32x32xf32> {
       %y = array.call(%x) {callee = "copy"} : tensor<32x32xf32>
       func.return %y : tensor<32x32xf32>

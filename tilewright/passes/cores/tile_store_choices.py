@@ -4,7 +4,7 @@ Both branches are computed where a choice is made element by element. A store of
 touch the array: another grid point may store there at the same time. Nor may a load of an array that is stored to.
 Stores whose conditions follow from indices are left: a mover decides by itself.
 
-Before:
+Before (wormhole):
     func.func @main(%x: tensor<32x32xf32>, %n: tensor<i32>) -> tensor<32x32xf32> {
       %y = array.call(%x, %n) {callee = "double"} : tensor<32x32xf32>
       func.return %y : tensor<32x32xf32>
