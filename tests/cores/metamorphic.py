@@ -10,7 +10,6 @@ from xdsl.ir import Block, Operation
 from xdsl.rewriter import Rewriter
 
 from tilewright.dialects import cores, tile
-from tilewright.dialects.fields import encode
 from tilewright.machines.machine import load
 from tilewright.semantics.cores import DeviceArray, run_program
 
@@ -52,7 +51,7 @@ def with_depth(kernel: tile.KernelOp, factor: int) -> tile.KernelOp:
     for queue in [op for op in made.walk() if isinstance(op, cores.QueueOp)]:
         type = cores.queue_type(queue.result)
         queue.properties.pop("address_bytes", None)
-        Rewriter.replace_value_with_new_type(queue.result, cores.QueueType(type.format, encode(factor * type.pages)))
+        Rewriter.replace_value_with_new_type(queue.result, type.resized(factor * type.pages))
     return made
 
 

@@ -97,7 +97,7 @@ def of_pages(pages: int) -> Edit:
     def edit(op: Operation) -> None:
         assert isinstance(op, cores.QueueOp)
         type = cores.queue_type(op.result)
-        Rewriter.replace_value_with_new_type(op.result, cores.QueueType(type.format, encode(pages)))
+        Rewriter.replace_value_with_new_type(op.result, cores.queue(type.format.data, pages))
 
     return edit
 
