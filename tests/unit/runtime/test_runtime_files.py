@@ -15,9 +15,13 @@ from tilewright.runtime.program import load
 
 
 def test_an_error_of_the_system_that_names_no_file_gets_the_name(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="No space left") as caught, replacing(tmp_path / "p.twp") as temporary:
-        temporary.write_text("begun")
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def write() -> None:
+        with replacing(tmp_path / "p.twp") as temporary:
+            temporary.write_text("begun")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left") as caught:
+        write()
     assert caught.value.filename == str(tmp_path / "p.twp")
     assert not list(tmp_path.iterdir())
 
