@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -233,3 +235,11 @@ def test_a_difference_of_shape_or_nan_is_no_number():
     assert _difference(ones, ones * 4) == 0.75
     assert _difference(ones, np.ones(2)) == _difference(ones, np.array([1, np.nan, 1])) == np.inf
     assert _difference(np.array([np.inf, np.nan]), np.array([np.inf, np.nan])) == 0
+
+
+@pytest.mark.parametrize("redirection", ["", ">&-"])
+def test_a_closed_stdout_is_no_error(tmp_path: Path, redirection: str):
+    (tmp_path / "closes.py").write_text("import sys\nif sys.stdout is not None: sys.stdout.close()\n")
+    command = f"{sys.executable} -m tilewright.cli run {tmp_path / 'closes.py'} {redirection}"
+    run = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (0, "")

@@ -111,6 +111,53 @@ def test_arguments_are_not_executed():
         parse_arguments("__import__('os').getcwd()")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '**{"a": 1}',
+        "{[]: 1}",
+        "_array(1)",
+        '_array(x, "f32")',
+        "-" * 4000 + "1",
+        "\udcff",
+        "1" * 5000,
+        '{(1, []): "a"}',
+    ],
+    ids=lambda text: text.encode(errors="replace").decode()[:12],
+)
+def test_arguments_of_another_form_are_refused(text: str):
+    with pytest.raises(ArgumentError) as caught:
+        parse_arguments(text)
+    assert "the arguments" in caught.value.message
+    assert "write it like" in (caught.value.help or "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("", "missing a required argument: 'x'"),
+        ("(6, 4):f32, (6, 4):f32", "too many positional arguments"),
+        ("(6, 4):f32, x=1", "multiple values for argument 'x'"),
+        ("(6, 4):f32, y=1", "unexpected keyword argument 'y'"),
+    ],
+)
+def test_arguments_that_the_function_does_not_take(
+    tilewright: CommandLine, functions: Path, arguments: str, reason: str
+):
+    for verb in ("show", "explain", "check"):
+        run = tilewright(verb, f"{functions}::scale", "--args", arguments)
+        assert run.exit_code == 1
+        assert "`scale(x)` does not take the arguments" in run.stderr
+        assert reason in run.stderr
+
+
+def test_a_symbolic_link_to_itself_is_not_suggested(tilewright: CommandLine, tmp_path: Path):
+    (tmp_path / "loop.py").symlink_to(tmp_path / "loop.py")
+    run = tilewright("show", f"{tmp_path / 'loop.py'}::f")
+    assert "is a symbolic link that leads to no file" in run.stderr
+    assert "did you mean" not in run.stderr
+
+
 def test_check_agrees(tilewright: CommandLine, functions: Path):
     run = tilewright("check", f"{functions}::count", "--json")
     assert run.exit_code == 0, run.stderr
