@@ -66,6 +66,8 @@ def find_file(path: Path) -> Path:
         raise ArgumentError(f"{str(path)!r} is a directory, not a file", help="give a file in it")
     if path.is_symlink() and not path.exists():
         raise ArgumentError(f"{str(path)!r} is a symbolic link that leads to no file", help="check where it leads")
+    if path.exists() and not path.is_file():
+        raise ArgumentError(f"{str(path)!r} is a pipe or a device, not a file", help="write it to a file first")
     if not path.is_file():
         near = difflib.get_close_matches(path.name, _names_in(path.parent), n=1)
         hint = f"did you mean {path.parent / near[0]}?" if near else "check the path"

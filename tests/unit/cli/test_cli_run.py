@@ -118,6 +118,32 @@ def test_program_refuses_wrong_inputs(tilewright: CommandLine, tmp_path: Path, p
     assert "is for saved programs" in tilewright("run", script(tmp_path, ""), *one).stderr
 
 
+def stating(description: str, shape: str) -> bytes:
+    """The content of an array file with a header of any text, and 96 bytes."""
+    header = f"{{'descr': {description}, 'fortran_order': False, 'shape': {shape}}}".encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(96)
+
+
+def test_array_files_of_any_header_are_refused(tilewright: CommandLine, tmp_path: Path, program: Path):
+    contents = {
+        "beyond memory": stating("'<f4'", "(99999999999999, 4)"),
+        "beyond integers": stating("'<f4'", "(1180591620717411303424, 4)"),
+        "archive": b"PK\x03\x04" + bytes(100),
+    }
+    for name, content in contents.items():
+        (tmp_path / "x.npy").write_bytes(content)
+        run = tilewright("run", program, "--input", tmp_path / "x.npy")
+        assert "is not a .npy file" in run.stderr, name
+    np.savez(tmp_path / "x.npz", np.zeros((6, 4), np.float32))
+    assert "is an archive of arrays" in tilewright("run", program, "--input", tmp_path / "x.npz").stderr
+
+
+@pytest.mark.parametrize("description", ["[('a', '<f4')]", "'|V2'", "'|S4'"])
+def test_records_and_bytes_are_no_numbers(tilewright: CommandLine, tmp_path: Path, program: Path, description: str):
+    (tmp_path / "x.npy").write_bytes(stating(description, "(6, 4)"))
+    assert "TW0202" in tilewright("run", program, "--input", tmp_path / "x.npy").stderr
+
+
 def test_damaged_program_is_refused(tilewright: CommandLine, program: Path):
     content = bytearray(program.read_bytes())
     content[len(content) // 2] ^= 0xFF

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -151,11 +152,13 @@ def test_arguments_that_the_function_does_not_take(
         assert reason in run.stderr
 
 
-def test_a_symbolic_link_to_itself_is_not_suggested(tilewright: CommandLine, tmp_path: Path):
+def test_what_is_there_and_no_file_is_not_suggested(tilewright: CommandLine, tmp_path: Path):
     (tmp_path / "loop.py").symlink_to(tmp_path / "loop.py")
     run = tilewright("show", f"{tmp_path / 'loop.py'}::f")
     assert "is a symbolic link that leads to no file" in run.stderr
     assert "did you mean" not in run.stderr
+    os.mkfifo(tmp_path / "pipe.py")
+    assert "is a pipe or a device" in tilewright("run", tmp_path / "pipe.py").stderr
 
 
 def test_check_agrees(tilewright: CommandLine, functions: Path):
