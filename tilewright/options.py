@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 import os
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from types import FunctionType
+from typing import Any, NamedTuple, ParamSpec, SupportsIndex, TypeGuard, TypeVar, cast
 
-from tilewright.errors import OptionError
+from tilewright.errors import OptionError, user_location
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -35,11 +38,16 @@ class _Kind:
     example: str
 
 
+def _whole(value: object) -> int:
+    """A whole number, as Python's or NumPy's or as text."""
+    if isinstance(value, bool):
+        raise ValueError
+    return int(value) if isinstance(value, str) else operator.index(cast("SupportsIndex", value))
+
+
 def _integer(low: int, high: int) -> _Kind:
     def parse(value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int | str):
-            raise ValueError
-        number = int(value)
+        number = _whole(value)
         if not low <= number <= high:
             raise ValueError
         return number
@@ -57,9 +65,7 @@ def _parse_switch(value: object) -> bool:
 
 
 def _parse_bytes(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError
-    text = str(value).strip().lower()
+    text = str(value if isinstance(value, str) else _whole(value)).strip().lower()
     digits = text.rstrip("kmgib")
     number = int(digits) * _BYTE_UNITS[text[len(digits) :]] if text[len(digits) :] in _BYTE_UNITS else -1
     if number < 0:
@@ -71,6 +77,8 @@ def _parse_path(value: object) -> Path | None:
     if value is None or value == "":
         return None
     if not isinstance(value, str | os.PathLike):
+        raise ValueError
+    if "\0" in os.fsdecode(value):
         raise ValueError
     try:
         return Path(os.fsdecode(value)).expanduser()
@@ -229,12 +237,25 @@ def _apply(base: Options, changes: Mapping[str, object], spelling: Callable[[str
     return dataclasses.replace(base, **checked)
 
 
-_contexts: ContextVar[tuple[Options, ...]] = ContextVar("tilewright_options", default=())
+class _Entered(NamedTuple):
+    """The options of a context that was entered and has not ended."""
+
+    owner: options
+    options: Options
+
+
+_contexts: ContextVar[tuple[_Entered, ...]] = ContextVar("tilewright_options", default=())
 
 
 @functools.cache
 def _environment_options() -> Options:
     return Options.from_environment(os.environ)
+
+
+def _runs_later(function: Callable[..., object]) -> TypeGuard[FunctionType]:
+    """Whether calling a function only makes a generator or a coroutine."""
+    later = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+    return isinstance(function, FunctionType) and bool(function.__code__.co_flags & later)
 
 
 def current() -> Options:
@@ -244,30 +265,46 @@ def current() -> Options:
         OptionError: a `TW_*` variable has a value outside its option's type.
     """
     contexts = _contexts.get()
-    return contexts[-1] if contexts else _environment_options()
+    return contexts[-1].options if contexts else _environment_options()
 
 
 class options:
     """`with options(debug=4):` or `@options(debug=4)`: these options inside, on top of those in force on entry.
 
     Raises:
-        OptionError: a name that is no option, or a value outside its type, when it is made.
+        OptionError: a name that is no option, or a value outside its type, when it is made; a decorated function that
+            is a generator or a coroutine, whose body runs after the call.
     """
 
     def __init__(self, base: Options | None = None, /, **changes: object) -> None:
-        (base or Options()).replace(**changes)
+        try:
+            (base or Options()).replace(**changes)
+        except OptionError as error:
+            error.location = user_location()
+            raise
         self._base = base
         self._changes = changes
 
     def __enter__(self) -> Options:
         chosen = (self._base or current()).replace(**self._changes)
-        _contexts.set((*_contexts.get(), chosen))
+        _contexts.set((*_contexts.get(), _Entered(self, chosen)))
         return chosen
 
     def __exit__(self, *exception: object) -> None:
-        _contexts.set(_contexts.get()[:-1])
+        # Contexts in generators end in any order, and in the thread whose garbage collection closes the generator.
+        entered = _contexts.get()
+        last = max((index for index, each in enumerate(entered) if each.owner is self), default=None)
+        if last is not None:
+            _contexts.set(entered[:last] + entered[last + 1 :])
 
     def __call__(self, function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+        if _runs_later(function):
+            raise OptionError(
+                f"the body of `{function.__name__}` runs after the call, without the options of its decorator",
+                location=user_location(),
+                help="write `with options(...):` in the body",
+            )
+
         @functools.wraps(function)
         def with_options(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
             with self:

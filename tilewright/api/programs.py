@@ -185,6 +185,7 @@ class CompiledProgram(ABC):
         """Write a program file that runs without the compiler. Its messages name inputs as the function does.
 
         Raises:
+            ArgumentError: `path` is no path.
             ProgramFileError: the path is a directory, a pipe or a device.
             OSError: the file cannot be written.
         """

@@ -92,7 +92,9 @@ def _present(result: object, as_json: bool) -> int:
         print(encode(result.document))
     elif result.show is not None:
         result.show(make_console(current().color))
-    sys.stdout.flush()
+    # `>&-` starts a process without stdout, and a script may have closed it.
+    if sys.stdout is not None and not sys.stdout.closed:
+        sys.stdout.flush()
     return result.exit_code
 
 

@@ -34,21 +34,26 @@ class Target:
     named: dict[str, Any]
 
     def lower(self) -> Any:
-        """The function, lowered for the arguments.
+        """The function, traced for the arguments.
 
         Raises:
-            ArgumentError: the function does not take these arguments.
+            TilewrightError: it does not take them, or has a mistake.
         """
         from tilewright.api.jit import JitFunction
 
+        # A kernel checks its arguments by itself: arrays that it writes may be left out.
         if isinstance(self.function, JitFunction):
-            signature = inspect.signature(self.function)
-            try:
-                signature.bind(*self.positional, **self.named)
-            except TypeError as error:
-                help = f"give --args for `{self.name}{signature}`"
-                raise ArgumentError(f"the arguments do not fit `{self.name}`: {error}", help=help) from None
+            _check_call(self.name, self.function, self.positional, self.named)
         return self.function.lower(*self.positional, **self.named)
+
+
+def _check_call(name: str, function: Any, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*positional, **named)
+    except TypeError as error:
+        message = f"`{name}{signature}` does not take the arguments: {error}"
+        raise ArgumentError(message, help=f"give --args for it; {_ARGUMENTS_HELP}") from None
 
 
 def find_file(path: Path) -> Path:
@@ -59,6 +64,10 @@ def find_file(path: Path) -> Path:
     """
     if path.is_dir():
         raise ArgumentError(f"{str(path)!r} is a directory, not a file", help="give a file in it")
+    if path.is_symlink() and not path.exists():
+        raise ArgumentError(f"{str(path)!r} is a symbolic link that leads to no file", help="check where it leads")
+    if path.exists() and not path.is_file():
+        raise ArgumentError(f"{str(path)!r} is a pipe or a device, not a file", help="write it to a file first")
     if not path.is_file():
         near = difflib.get_close_matches(path.name, _names_in(path.parent), n=1)
         hint = f"did you mean {path.parent / near[0]}?" if near else "check the path"
@@ -156,17 +165,25 @@ def parse_arguments(text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     replaced = replaced.replace(",,", ",")
     try:
         call = ast.parse(f"_call({replaced})", mode="eval").body
-    except SyntaxError as error:
-        raise ArgumentError(f"the arguments {text!r} cannot be read: {error.msg}", help=_ARGUMENTS_HELP) from None
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        reason = error.msg if isinstance(error, SyntaxError) else str(error) or "they are nested too deep"
+        raise ArgumentError(f"the arguments {text!r} cannot be read: {reason}", help=_ARGUMENTS_HELP) from None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != "_call":
         raise ArgumentError(f"the arguments {text!r} cannot be read", help=_ARGUMENTS_HELP)
     positional = tuple(_evaluate(node, text) for node in call.args)
-    return positional, {keyword.arg or "": _evaluate(keyword.value, text) for keyword in call.keywords}
+    named: dict[str, Any] = {}
+    for keyword in call.keywords:
+        if keyword.arg is None:
+            raise _unreadable(f"**{ast.unparse(keyword.value)}", text)
+        named[keyword.arg] = _evaluate(keyword.value, text)
+    return positional, named
 
 
 def _evaluate(node: ast.expr, text: str) -> Any:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "_array":
-        shape, dtype = (ast.literal_eval(part) for part in node.args)
+        if len(node.args) != 2:
+            raise _unreadable(ast.unparse(node), text)
+        shape, dtype = (_literal(part, text) for part in node.args)
         return _shape_dtype(shape, dtype)
     if isinstance(node, ast.List):
         return [_evaluate(part, text) for part in node.elts]
@@ -174,14 +191,28 @@ def _evaluate(node: ast.expr, text: str) -> Any:
         return tuple(_evaluate(part, text) for part in node.elts)
     if isinstance(node, ast.Dict) and None not in node.keys:
         pairs = zip(node.keys, node.values, strict=True)
-        return {_evaluate(key, text): _evaluate(value, text) for key, value in pairs if key is not None}
+        return {_key(key, text): _evaluate(value, text) for key, value in pairs if key is not None}
+    return _literal(node, text)
+
+
+def _literal(node: ast.expr, text: str) -> Any:
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError):
-        part = ast.unparse(node)
-        raise ArgumentError(
-            f"`{part}` in the arguments {text!r} is no array or literal", help=_ARGUMENTS_HELP
-        ) from None
+        raise _unreadable(ast.unparse(node), text) from None
+
+
+def _key(node: ast.expr, text: str) -> Any:
+    key = _literal(node, text)
+    try:
+        hash(key)
+    except TypeError:
+        raise _unreadable(ast.unparse(node), text) from None
+    return key
+
+
+def _unreadable(part: str, text: str) -> ArgumentError:
+    return ArgumentError(f"`{part}` in the arguments {text!r} is no array or literal", help=_ARGUMENTS_HELP)
 
 
 def _shape_dtype(shape: tuple[int, ...], dtype: str) -> Any:

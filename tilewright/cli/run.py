@@ -22,6 +22,7 @@ from tilewright.cli.report import Report, bytes_text, seconds_text, show_pairs
 from tilewright.errors import ArgumentError, TilewrightError, UnsupportedOnTargetError
 
 if TYPE_CHECKING:
+    import numpy as np
     from rich.console import Console
 
     from tilewright.interop.arguments import TensorSpec
@@ -280,8 +281,6 @@ def _timed(function: Callable[..., object], arrays: Sequence[object], repeat: in
 
 
 def _inputs(specs: Sequence[ArraySpec], files: Sequence[Path]) -> list[Any]:
-    import numpy as np
-
     if not files:
         return [random_array(spec.shape, spec.dtype, seed) for seed, spec in enumerate(specs)]
     if len(files) != len(specs):
@@ -289,15 +288,29 @@ def _inputs(specs: Sequence[ArraySpec], files: Sequence[Path]) -> list[Any]:
         raise ArgumentError(f"the program takes {len(specs)} inputs, got {len(files)}", help=f"the inputs are {wanted}")
     arrays: list[Any] = []
     for file, spec in zip(files, specs, strict=True):
-        path = find_file(file)
-        try:
-            array = np.load(path, allow_pickle=False)
-        except (ValueError, EOFError, OSError) as error:
-            raise ArgumentError(f"{str(file)!r} is not a .npy file: {error}", help="write it with np.save") from None
+        array = _array_in(file)
         # NumPy's file format stores types that it does not know, such as bf16, as bytes of the same width.
-        stored_as_bytes = array.dtype.kind == "V"
-        arrays.append(array.view(random_array((), spec.dtype, 0).dtype) if stored_as_bytes else array)
+        if array.dtype.kind == "V" and array.dtype.names is None:
+            wanted = random_array((), spec.dtype, 0).dtype
+            array = array.view(wanted) if array.itemsize == wanted.itemsize else array
+        arrays.append(array)
     return arrays
+
+
+def _array_in(file: Path) -> np.ndarray[Any, Any]:
+    from zipfile import BadZipFile
+
+    import numpy as np
+
+    path = find_file(file)
+    try:
+        # A header may state any shape, and a file that begins like an archive is opened as one.
+        array = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError, OSError, OverflowError, MemoryError, BadZipFile) as error:
+        raise ArgumentError(f"{str(file)!r} is not a .npy file: {error}", help="write it with np.save") from None
+    if not isinstance(array, np.ndarray):
+        raise ArgumentError(f"{str(file)!r} is an archive of arrays", help="write each with np.save")
+    return array
 
 
 def _describe(

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tilewright.errors import OptionError
-from tilewright.runtime.files import replacing
+from tilewright.runtime.files import make_folders, replacing
 
 # Programs for backups leave directories with such a file out: Cache Directory Tagging Specification.
 MARKER = "CACHEDIR.TAG"
@@ -41,7 +41,7 @@ def claimed(directory: Path) -> Path:
 
 def _is_ours(directory: Path) -> bool:
     made = not directory.exists()
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folders(directory, 0o700)
     status = directory.stat()
     is_marked = _has_marker(directory)
     is_free = made or is_marked or (_is_private(status) and _is_empty(directory))

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Generator
 from pathlib import Path
 
-from tilewright.errors import OptionError
+from tilewright.errors import ArgumentError, OptionError, user_location
 
 
 class IrregularFileError(OSError):
@@ -50,12 +50,47 @@ def replacing(path: Path, *, sync: bool = True) -> Generator[Path]:
             _sync(temporary)
         os.replace(temporary, path)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename == str(temporary):
-            error.filename = str(path)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        if isinstance(error, OSError):
+            _name_file(error, temporary, path)
         raise
     if sync:
         _sync(path.parent)
+
+
+def _name_file(error: OSError, temporary: Path, path: Path) -> None:
+    """Let an error of the system name the file that was to be written; a full disk names none."""
+    if error.filename == str(temporary) or (error.filename is None and error.errno is not None):
+        error.filename = str(path)
+
+
+def checked_path(path: str | os.PathLike[str]) -> Path:
+    """A path that the caller gave.
+
+    Raises:
+        ArgumentError: it is no path, or the system has no such names.
+    """
+    try:
+        if "\0" not in os.fspath(path):
+            return Path(path)
+    except TypeError:
+        pass
+    message = f"{path!r} is no path of a file"
+    raise ArgumentError(message, location=user_location(), help="give a `str` or a `pathlib.Path`")
+
+
+def make_folders(path: Path, mode: int = 0o777) -> None:
+    """Make a folder with those above it that are missing; only the folder gets `mode`.
+
+    Raises:
+        OSError: the system does not let it.
+    """
+    # `Path.mkdir(parents=True)` recurses, which a long path takes beyond the limit of Python.
+    for folder in reversed(path.parents):
+        if not folder.is_dir():
+            folder.mkdir(exist_ok=True)
+    path.mkdir(mode=mode, exist_ok=True)
 
 
 def dump(folder: Path, name: str, text: str) -> None:
@@ -65,7 +100,7 @@ def dump(folder: Path, name: str, text: str) -> None:
         OptionError: the folder does not let it.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
         (folder / name).write_text(text)
     except OSError as error:
         raise OptionError(

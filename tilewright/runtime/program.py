@@ -37,6 +37,7 @@ from tilewright.runtime.cpu import elf, library_functions
 from tilewright.runtime.cpu import features as cpu_features
 from tilewright.runtime.cpu.native import MISMATCH, Binding, memory_error
 from tilewright.runtime.cpu.pool import load_support
+from tilewright.runtime.files import checked_path
 from tilewright.runtime.manifest import ArraySpec, Manifest, Place, split_objects
 from tilewright.runtime.program_file import UNSETTLED, Array, Buffer, ProgramFile, Settled
 
@@ -253,12 +254,13 @@ def load(path: str | Path, find: Find | None = None) -> AnyProgram:
     those that are in the compile cache, by their keys.
 
     Raises:
+        ArgumentError: `path` is no path.
         ProgramFileError: the file is damaged, truncated or from another version.
         CpuFeatureError: this machine lacks the architecture or a feature that the program needs.
         ResourceUnavailable: a library that it calls is not installed.
         OSError: the file cannot be opened.
     """
-    contents = container.read(Path(path), find)
+    contents = container.read(checked_path(path), find)
     return _class_for(contents.manifest)(
         contents.manifest,
         contents.object_bytes,

@@ -15,6 +15,7 @@ from tilewright.runtime import container
 from tilewright.runtime.abi import ALIGNMENT_BYTES
 from tilewright.runtime.container import Bytes
 from tilewright.runtime.cpu.native import MISMATCH
+from tilewright.runtime.files import checked_path
 from tilewright.runtime.manifest import Manifest, Place, check, place_constants
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -110,9 +111,10 @@ class ProgramFile:
         replaced when the new one is complete.
 
         Raises:
+            ArgumentError: `path` is no path.
             OSError: the file cannot be written.
         """
-        self._write(Path(path), (), inputs)
+        self._write(checked_path(path), (), inputs)
 
     def save_beside_constants(self, path: Path) -> None:
         """Write the program to a file that is read where the compile cache has its large constants.

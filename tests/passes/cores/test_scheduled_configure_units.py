@@ -136,6 +136,12 @@ def test_a_loop_that_may_have_no_trip_leaves_what_was_there() -> None:
     check(unit, "exp", "negative", "exp", "exp", "negative", "negative")
 
 
+def test_a_loop_whose_last_state_is_of_a_branch_does_not_end_in_it() -> None:
+    """The first trip takes the first branch alone, and leaves its state to the second one."""
+    body = exponential() + when("s0", negated()) + when("s0 - 1", exponential())
+    check(configured(repeated(body)), "exp", "negative", "exp", "exp")
+
+
 def test_formats_are_states_of_unpack_and_pack() -> None:
     """A page of bf16 between two of f32; queues of a format share its states."""
     compute = negated("a", "c") + computed("c", "b", "negative", "bf16") + negated("a", "b")

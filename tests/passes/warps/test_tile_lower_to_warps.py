@@ -188,7 +188,7 @@ def test_a_tile_beyond_the_registers_is_remarked() -> None:
 
 def test_cumulative_products_of_floats_are_refused() -> None:
     body = '%r = tile.scan(%a) {fn = "multiply", axis = 1 : index, reverse = false} : tensor<12x20xf32>'
-    with pytest.raises(UnsupportedOnTargetError, match="cumulative products of floats are not compiled for warps yet"):
+    with pytest.raises(UnsupportedOnTargetError, match="cumulative products of floats are not compiled for GPUs yet"):
         applied(PASS, kernel(body, dtype="f32"), "sm_90a")
 
 

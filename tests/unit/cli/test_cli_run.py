@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +116,32 @@ def test_program_refuses_wrong_inputs(tilewright: CommandLine, tmp_path: Path, p
     assert "takes no arguments" in tilewright("run", program, "x").stderr
     assert "at least one call" in tilewright("run", program, "--repeat", "0").stderr
     assert "is for saved programs" in tilewright("run", script(tmp_path, ""), *one).stderr
+
+
+def stating(description: str, shape: str) -> bytes:
+    """The content of an array file with a header of any text, and 96 bytes."""
+    header = f"{{'descr': {description}, 'fortran_order': False, 'shape': {shape}}}".encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(96)
+
+
+def test_array_files_of_any_header_are_refused(tilewright: CommandLine, tmp_path: Path, program: Path):
+    contents = {
+        "beyond memory": stating("'<f4'", "(99999999999999, 4)"),
+        "beyond integers": stating("'<f4'", "(1180591620717411303424, 4)"),
+        "archive": b"PK\x03\x04" + bytes(100),
+    }
+    for name, content in contents.items():
+        (tmp_path / "x.npy").write_bytes(content)
+        run = tilewright("run", program, "--input", tmp_path / "x.npy")
+        assert "is not a .npy file" in run.stderr, name
+    np.savez(tmp_path / "x.npz", np.zeros((6, 4), np.float32))
+    assert "is an archive of arrays" in tilewright("run", program, "--input", tmp_path / "x.npz").stderr
+
+
+@pytest.mark.parametrize("description", ["[('a', '<f4')]", "'|V2'", "'|S4'"])
+def test_records_and_bytes_are_no_numbers(tilewright: CommandLine, tmp_path: Path, program: Path, description: str):
+    (tmp_path / "x.npy").write_bytes(stating(description, "(6, 4)"))
+    assert "TW0202" in tilewright("run", program, "--input", tmp_path / "x.npy").stderr
 
 
 def test_damaged_program_is_refused(tilewright: CommandLine, program: Path):
@@ -233,3 +261,11 @@ def test_a_difference_of_shape_or_nan_is_no_number():
     assert _difference(ones, ones * 4) == 0.75
     assert _difference(ones, np.ones(2)) == _difference(ones, np.array([1, np.nan, 1])) == np.inf
     assert _difference(np.array([np.inf, np.nan]), np.array([np.inf, np.nan])) == 0
+
+
+@pytest.mark.parametrize("redirection", ["", ">&-"])
+def test_a_closed_stdout_is_no_error(tmp_path: Path, redirection: str):
+    (tmp_path / "closes.py").write_text("import sys\nif sys.stdout is not None: sys.stdout.close()\n")
+    command = f"{sys.executable} -m tilewright.cli run {tmp_path / 'closes.py'} {redirection}"
+    run = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (0, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +63,7 @@ def test_show_takes_arguments_of_any_structure(tilewright: CommandLine, function
         ("plain", None, "decorate it with `@tw.jit`"),
         ("nested", None, "has no example arguments"),
         ("broken", "(4, 3):f32", "error[TW0201]"),
-        ("scale", "", "give --args for `scale(x"),
+        ("scale", "", "`scale(x)` does not take the arguments"),
         ("scale", "(4, 3):f32, (4, 3):f32, (4, 3):f32", "too many positional arguments"),
         ("scale", "(4, 3):f32, fcator=3", "unexpected keyword argument 'fcator'"),
         ("scale", "(4, 3):f33", "there is no element type `f33`"),
@@ -114,6 +115,55 @@ def test_arguments_are_read():
 def test_arguments_are_not_executed():
     with pytest.raises(ArgumentError):
         parse_arguments("__import__('os').getcwd()")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '**{"a": 1}',
+        "{[]: 1}",
+        "_array(1)",
+        '_array(x, "f32")',
+        "-" * 4000 + "1",
+        "\udcff",
+        "1" * 5000,
+        '{(1, []): "a"}',
+    ],
+    ids=lambda text: text.encode(errors="replace").decode()[:12],
+)
+def test_arguments_of_another_form_are_refused(text: str):
+    with pytest.raises(ArgumentError) as caught:
+        parse_arguments(text)
+    assert "the arguments" in caught.value.message
+    assert "write it like" in (caught.value.help or "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("", "missing a required argument: 'x'"),
+        ("(6, 4):f32, (6, 4):f32", "too many positional arguments"),
+        ("(6, 4):f32, x=1", "multiple values for argument 'x'"),
+        ("(6, 4):f32, y=1", "unexpected keyword argument 'y'"),
+    ],
+)
+def test_arguments_that_the_function_does_not_take(
+    tilewright: CommandLine, functions: Path, arguments: str, reason: str
+):
+    for verb in ("show", "explain", "check"):
+        run = tilewright(verb, f"{functions}::scale", "--args", arguments)
+        assert run.exit_code == 1
+        assert "`scale(x)` does not take the arguments" in run.stderr
+        assert reason in run.stderr
+
+
+def test_what_is_there_and_no_file_is_not_suggested(tilewright: CommandLine, tmp_path: Path):
+    (tmp_path / "loop.py").symlink_to(tmp_path / "loop.py")
+    run = tilewright("show", f"{tmp_path / 'loop.py'}::f")
+    assert "is a symbolic link that leads to no file" in run.stderr
+    assert "did you mean" not in run.stderr
+    os.mkfifo(tmp_path / "pipe.py")
+    assert "is a pipe or a device" in tilewright("run", tmp_path / "pipe.py").stderr
 
 
 def test_check_agrees(tilewright: CommandLine, functions: Path):

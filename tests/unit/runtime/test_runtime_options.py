@@ -6,8 +6,10 @@ import dataclasses
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tilewright.errors import OptionError
@@ -147,3 +149,62 @@ def test_flags_apply_on_top_of_the_options_in_force():
 def test_a_home_directory_that_does_not_exist_is_refused():
     with pytest.raises(OptionError, match="TW_CACHE_DIR"):
         Options.from_environment({"TW_CACHE_DIR": "~nosuchuser/x"})
+
+
+def in_force_until_closed(threads: int) -> Iterator[None]:
+    with options(threads=threads):
+        yield
+
+
+def test_contexts_of_generators_end_in_any_order():
+    generator = in_force_until_closed(3)
+    with options(threads=2):
+        next(generator)
+        assert current().threads == 3
+    assert current().threads == 3
+    generator.close()
+    assert current().threads == Options().threads
+
+
+def test_a_generator_that_another_thread_closes_leaves_that_thread_its_options():
+    generator = in_force_until_closed(5)
+    next(generator)
+    seen = []
+
+    def close() -> None:
+        with options(threads=7):
+            generator.close()
+            seen.append(current().threads)
+        seen.append(current().threads)
+
+    thread = threading.Thread(target=close)
+    thread.start()
+    thread.join()
+    assert seen == [7, Options().threads]
+
+
+def test_functions_whose_body_runs_after_the_call_are_not_decorated():
+    def generator() -> Iterator[int]:
+        yield 1
+
+    async def coroutine() -> None: ...
+
+    for function in (generator, coroutine):
+        with pytest.raises(OptionError, match=f"`{function.__name__}`") as caught:
+            options(threads=2)(function)
+        assert caught.value.location is not None
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers():
+    chosen = Options().replace(threads=np.int64(2), memory_limit_bytes=np.uint8(3))
+    assert (chosen.threads, chosen.memory_limit_bytes) == (2, 3)
+    assert {type(chosen.threads), type(chosen.memory_limit_bytes)} == {int}
+    with pytest.raises(OptionError):
+        options(threads=np.bool_(True))
+
+
+def test_a_path_with_a_null_character_is_refused_at_the_line_of_the_user():
+    with pytest.raises(OptionError, match="`cache_dir`") as caught:
+        options(cache_dir="a\0b")
+    assert caught.value.location is not None
+    assert caught.value.location.file == __file__

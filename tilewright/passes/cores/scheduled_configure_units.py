@@ -132,6 +132,7 @@ After:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -204,7 +205,7 @@ class _Placing:
         for unit, own in self._in_order(uses).items():
             state, user = own[0]
             stays = unit != cores.MATRIX or not isinstance(user, _ALSO_OF_PACK) or is_one_format
-            if state == own[-1][0] and stays:
+            if stays and _ends_as_it_begins(own, op):
                 _set(unit, state, user, op, block, states)
                 inside[unit] = state
         after = self.place(op.body.block, dict(inside))
@@ -218,6 +219,25 @@ class _Placing:
             units.remove(cores.PACK)
             units.insert(units.index(cores.MATRIX), cores.PACK)
         return {unit: uses[unit] for unit in units}
+
+
+def _ends_as_it_begins(uses: Sequence[tuple[str, Operation]], loop: tile.ForOp) -> bool:
+    """Whether each trip of a loop leaves a unit in the state of its first use: all uses have that state, or it is also
+    that of the last one, and each trip comes to all of them."""
+    if len({state for state, _ in uses}) == 1:
+        return True
+    return uses[0][0] == uses[-1][0] and not any(_may_be_left_out(user, loop) for _, user in uses)
+
+
+def _may_be_left_out(op: Operation, loop: tile.ForOp) -> bool:
+    """Whether a trip of a loop around an operation may not come to it: in a branch, or in a loop that may have no
+    trip."""
+    around = op.parent_op()
+    while around is not None and around is not loop:
+        if isinstance(around, cores.IfOp) or (isinstance(around, tile.ForOp) and around.end is not None):
+            return True
+        around = around.parent_op()
+    return False
 
 
 def _set(unit: str, state: str, user: Operation, before: Operation, block: Block, states: _States) -> None:
