@@ -9,6 +9,7 @@ import inspect
 import re
 import sys
 import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -47,7 +48,9 @@ class Target:
         return self.function.lower(*self.positional, **self.named)
 
 
-def _check_call(name: str, function: Any, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+def _check_call(
+    name: str, function: Callable[..., object], positional: Sequence[object], named: Mapping[str, object]
+) -> None:
     signature = inspect.signature(function)
     try:
         signature.bind(*positional, **named)

@@ -22,7 +22,6 @@ from tilewright.cli.report import Report, bytes_text, seconds_text, show_pairs
 from tilewright.errors import ArgumentError, TilewrightError, UnsupportedOnTargetError
 
 if TYPE_CHECKING:
-    import numpy as np
     from rich.console import Console
 
     from tilewright.interop.arguments import TensorSpec
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from tilewright.interop.stablehlo.model import StableHloModel
     from tilewright.runtime.manifest import ArraySpec
     from tilewright.runtime.program import AnyProgram
+    from tilewright.targets.base import Tensor
 
 _WARM_UP_CALLS = 3
 
@@ -237,7 +237,7 @@ def _all_found(
     return inputs, [_found(spec, array) for spec, array in zip(model.outputs, results, strict=True)], results
 
 
-def _found(spec: TensorSpec, array: Any) -> ArraySpec:
+def _found(spec: TensorSpec, array: Tensor) -> ArraySpec:
     """The specification of an input or output of a model in a call."""
     from tilewright.dtypes import from_numpy
     from tilewright.runtime.manifest import ArraySpec
@@ -280,13 +280,13 @@ def _timed(function: Callable[..., object], arrays: Sequence[object], repeat: in
     return result, sorted(times)
 
 
-def _inputs(specs: Sequence[ArraySpec], files: Sequence[Path]) -> list[Any]:
+def _inputs(specs: Sequence[ArraySpec], files: Sequence[Path]) -> list[Tensor]:
     if not files:
         return [random_array(spec.shape, spec.dtype, seed) for seed, spec in enumerate(specs)]
     if len(files) != len(specs):
         wanted = ", ".join(f"{spec.name}: {spec}" for spec in specs)
         raise ArgumentError(f"the program takes {len(specs)} inputs, got {len(files)}", help=f"the inputs are {wanted}")
-    arrays: list[Any] = []
+    arrays: list[Tensor] = []
     for file, spec in zip(files, specs, strict=True):
         array = _array_in(file)
         # NumPy's file format stores types that it does not know, such as bf16, as bytes of the same width.
@@ -297,7 +297,7 @@ def _inputs(specs: Sequence[ArraySpec], files: Sequence[Path]) -> list[Any]:
     return arrays
 
 
-def _array_in(file: Path) -> np.ndarray[Any, Any]:
+def _array_in(file: Path) -> Tensor:
     from zipfile import BadZipFile
 
     import numpy as np
@@ -394,7 +394,7 @@ def _array_document(spec: ArraySpec) -> dict[str, Any]:
     return {"name": spec.name, "shape": list(spec.shape), "dtype": spec.dtype}
 
 
-def _summary(array: Any) -> dict[str, float]:
+def _summary(array: Tensor) -> dict[str, float]:
     """Smallest, largest and mean element; nothing of an empty array, or of strings."""
     import numpy as np
 

@@ -57,7 +57,7 @@ def placed(text: str, keeps: bool = True, machine: str = "wormhole", storage: di
 
 def spaces(unit: Unit) -> list[list[str]]:
     """The placement of each array of each kernel."""
-    return [[tile.ref_type(ref).space.data for ref in kernel.refs] for kernel in unit.kernels()]
+    return [[tile.ref_type(ref).pages.data.place for ref in kernel.refs] for kernel in unit.kernels()]
 
 
 def check_results(text: str, unit: Unit) -> None:

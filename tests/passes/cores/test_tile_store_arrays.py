@@ -57,7 +57,7 @@ def kinds(unit: Unit) -> dict[str, list[tuple[str, str]]]:
     """The placement and the format of the arrays of each kernel that is called."""
     called = {op.callee for op in unit.main.walk() if isinstance(op, array.CallOp)}
     types = {name: [tile.ref_type(ref) for ref in unit.kernel(name).refs] for name in called}
-    return {name: [(type.space.data, type.layout.data) for type in each] for name, each in types.items()}
+    return {name: [(type.pages.data.place, type.pages.data.format) for type in each] for name, each in types.items()}
 
 
 def check_meaning(text: str, storage: dict[int, str]) -> Unit:
