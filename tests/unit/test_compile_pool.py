@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
 import time
@@ -144,6 +145,43 @@ def test_an_error_elsewhere_leaves_no_process_behind() -> None:
     with pytest.raises(ZeroDivisionError):
         fail()
     assert children() <= before
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()], ids=repr)
+def test_without_a_thread_the_work_is_done_here(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def refuse(*_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
+    with CompilePool(MACHINE, 3) as pool:
+        for n in range(4):
+            pool.submit(f"k{n}", text(n))
+        compiled = pool.finish()
+    assert [each.object_bytes for each in compiled] == [compile_object(text(n), MACHINE) for n in range(4)]
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_thread_that_never_runs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that lacks the memory for its first frame."""
+    monkeypatch.setattr(_thread, "start_new_thread", lambda *_: 1)
+    with CompilePool(MACHINE, 3) as pool:
+        pool.submit("k", text(1))
+        assert len(pool.finish()) == 1
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_job_that_fails_for_lack_of_memory_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(compile_pool.ToolProcess, "ask", fail)
+    with CompilePool(MACHINE, 3) as pool:
+        for n in range(6):
+            pool.submit(f"k{n}", text(n))
+        wait_until_processes_took(pool, remaining=5)
+        compiled = pool.finish()
+    assert [each.object_bytes for each in compiled] == [compile_object(text(n), MACHINE) for n in range(6)]
 
 
 def children() -> set[str]:

@@ -7,6 +7,7 @@ import LLVM alone; a crash of LLVM in one of them becomes an error that names th
 
 from __future__ import annotations
 
+import _thread
 import threading
 import time
 from collections import deque
@@ -52,7 +53,8 @@ class CompilePool:
         self._condition = threading.Condition()
         self._closed = False
         self._results: dict[int, CompiledModule | ToolFailure] = {}
-        self._threads: list[threading.Thread] = []
+        self._threads_started = 0
+        self._threads_running = 0
 
     def __enter__(self) -> CompilePool:
         return self
@@ -62,8 +64,8 @@ class CompilePool:
             self._closed = True
             self._waiting.clear()
             self._condition.notify_all()
-        for thread in self._threads:
-            thread.join()
+            while self._threads_running:
+                self._condition.wait()
 
     def submit(self, name: str, text: str) -> int:
         """The number of a module's object; equal modules have one."""
@@ -74,10 +76,9 @@ class CompilePool:
             self._waiting.append(_Job(number, name, text))
             self._waiting_bytes += len(text)
             self._condition.notify()
-        if self._waiting_bytes > WORTH_A_PROCESS_BYTES and len(self._threads) < self._processes:
+        if self._waiting_bytes > WORTH_A_PROCESS_BYTES and self._threads_started < self._processes:
             self._waiting_bytes = 0
-            self._threads.append(threading.Thread(target=self._feed, daemon=True))
-            self._threads[-1].start()
+            self._start_thread()
         return number
 
     def finish(self) -> list[CompiledModule]:
@@ -89,13 +90,9 @@ class CompilePool:
         with self._condition:
             self._closed = True
             self._condition.notify_all()
-        while (job := self._take()) is not None:
-            self._results[job.number] = self._compile_here(job)
-        for thread in self._threads:
-            thread.join()
-        # What a process that did not start has given back.
-        while (job := self._take()) is not None:
-            self._results[job.number] = self._compile_here(job)
+        while not self._is_done():
+            while (job := self._take()) is not None:
+                self._results[job.number] = self._compile_here(job)
         compiled: list[CompiledModule] = []
         for _, result in sorted(self._results.items()):
             if isinstance(result, ToolFailure):
@@ -110,6 +107,13 @@ class CompilePool:
                 self._condition.wait()
             return self._waiting.popleft() if self._waiting else None
 
+    def _is_done(self) -> bool:
+        """Whether all jobs have results, once no thread works on one; a thread may give its job back."""
+        with self._condition:
+            while self._threads_running and not self._waiting:
+                self._condition.wait()
+            return not self._waiting
+
     def _compile_here(self, job: _Job) -> CompiledModule | ToolFailure:
         start = time.perf_counter()
         try:
@@ -117,18 +121,47 @@ class CompilePool:
         except ToolFailure as failure:
             return failure
 
+    def _start_thread(self) -> None:
+        """Start a thread that feeds a process; without one this thread compiles all.
+
+        `threading.Thread.start` would wait forever for a thread that ends before it runs, for lack of memory.
+        """
+        self._threads_started += 1
+        try:
+            _thread.start_new_thread(self._run, ())
+        except (RuntimeError, MemoryError) as error:
+            events.emit("compile.no_process", reason=str(error))
+
+    def _run(self) -> None:
+        with self._condition:
+            if self._closed and not self._waiting:
+                return
+            self._threads_running += 1
+        try:
+            self._feed()
+        except (OSError, ToolProcessEnded, MemoryError) as error:
+            events.emit("compile.no_process", reason=str(error))
+        finally:
+            with self._condition:
+                self._threads_running -= 1
+                self._condition.notify_all()
+
     def _feed(self) -> None:
         """Start a compiler process and give it jobs for as long as it lives."""
-        try:
-            process = ToolProcess(compiler.__file__)
-        except (OSError, ToolProcessEnded) as error:
-            events.emit("compile.no_process", reason=str(error))
-            return
-        with process:
+        with ToolProcess(compiler.__file__) as process:
             while (job := self._take()) is not None:
-                self._results[job.number] = self._ask(process, job)
+                try:
+                    self._results[job.number] = self._ask(process, job)
+                except BaseException:
+                    self._give_back(job)
+                    raise
                 if not process.is_running:
                     return
+
+    def _give_back(self, job: _Job) -> None:
+        with self._condition:
+            self._waiting.append(job)
+            self._condition.notify()
 
     def _ask(self, process: ToolProcess, job: _Job) -> CompiledModule | ToolFailure:
         try:
