@@ -20,6 +20,8 @@ from tilewright.errors import ArgumentError, TilewrightError, UnknownNameError
 if TYPE_CHECKING:
     import numpy as np
 
+    from tilewright.api.stages import ShapeDtype
+
 _ARRAY = re.compile(r"\(([\d\s,_]*)\)\s*:\s*(\w+)")
 _ARGUMENTS_HELP = "write it like '(128, 64):f32, (64,):i64, name=4'"
 
@@ -205,7 +207,7 @@ def _literal(node: ast.expr, text: str) -> Any:
         raise _unreadable(ast.unparse(node), text) from None
 
 
-def _key(node: ast.expr, text: str) -> Any:
+def _key(node: ast.expr, text: str) -> object:
     key = _literal(node, text)
     try:
         hash(key)
@@ -218,7 +220,7 @@ def _unreadable(part: str, text: str) -> ArgumentError:
     return ArgumentError(f"`{part}` in the arguments {text!r} is no array or literal", help=_ARGUMENTS_HELP)
 
 
-def _shape_dtype(shape: tuple[int, ...], dtype: str) -> Any:
+def _shape_dtype(shape: tuple[int, ...], dtype: str) -> ShapeDtype:
     from tilewright import dtypes
     from tilewright.api.stages import ShapeDtype
 

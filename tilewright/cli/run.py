@@ -237,7 +237,7 @@ def _all_found(
     return inputs, [_found(spec, array) for spec, array in zip(model.outputs, results, strict=True)], results
 
 
-def _found(spec: TensorSpec, array: Tensor) -> ArraySpec:
+def _found(spec: TensorSpec, array: Any) -> ArraySpec:
     """The specification of an input or output of a model in a call."""
     from tilewright.dtypes import from_numpy
     from tilewright.runtime.manifest import ArraySpec
@@ -394,7 +394,7 @@ def _array_document(spec: ArraySpec) -> dict[str, Any]:
     return {"name": spec.name, "shape": list(spec.shape), "dtype": spec.dtype}
 
 
-def _summary(array: Tensor) -> dict[str, float]:
+def _summary(array: Any) -> dict[str, float]:
     """Smallest, largest and mean element; nothing of an empty array, or of strings."""
     import numpy as np
 
