@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,14 @@ if TYPE_CHECKING:
     from tilewright.cli.bench_worker import Request
 
 # Read by the libraries when they are loaded, which is why the measuring happens in a process of its own.
+# Ctrl-C at a terminal reaches the whole process group; the process that asks decides what it means.
+_WORKER = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from tilewright.cli.bench_worker import main
+sys.exit(main())
+"""
+_STOP_S = 5.0
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _BLOCK_S = 0.1
 _QUICK_BLOCK_S = 0.002
@@ -197,19 +206,32 @@ def _run_worker(request: Request) -> Iterator[dict[str, Any]]:
 
     settings = {spec.variable: _variable_text(getattr(current(), spec.name)) for spec in specs()}
     threads = dict.fromkeys(_THREAD_VARIABLES, str(request.threads))
-    command = [sys.executable, "-m", "tilewright.cli.bench_worker", msgspec.json.encode(request).decode()]
+    command = [sys.executable, "-c", _WORKER, msgspec.json.encode(request).decode()]
     environment = os.environ | settings | threads
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as worker:
-        for line in worker.stdout or ():
-            record = msgspec.json.decode(line)
-            if "error" in record:
-                raise _error(record["error"])
-            yield record["case"]
+        try:
+            for line in worker.stdout or ():
+                record = msgspec.json.decode(line)
+                if "error" in record:
+                    raise _error(record["error"])
+                yield record["case"]
+        except BaseException:
+            _stop(worker)
+            raise
     if worker.returncode:
         raise ToolFailure(
             f"the measuring process ended with status {worker.returncode}",
             help="read its last lines above for the reason; `--case NAME` measures a single case",
         )
+
+
+def _stop(worker: subprocess.Popen[bytes]) -> None:
+    """End the worker, which ends its own processes first if it can."""
+    worker.send_signal(signal.SIGINT)
+    try:
+        worker.wait(timeout=_STOP_S)
+    except subprocess.TimeoutExpired:
+        worker.kill()
 
 
 def _variable_text(value: object) -> str:

@@ -1,4 +1,4 @@
-"""The process in which a suite is measured: `python -m tilewright.cli.bench_worker REQUEST`.
+"""The process in which a suite is measured, started by `bench.py` with the request as its first argument.
 
 It is started with every library's thread variables set, limits itself to as many CPUs, and writes one JSON object a
 line: `{"case": ...}` for a measured case, `{"error": ...}` for a mistake in the request.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -51,6 +52,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 def main() -> int:
     """Serve the request in the first argument."""
+    # Ctrl-C was ignored while this process imported what it needs.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return _serve()
+    except (KeyboardInterrupt, BrokenPipeError):
+        # The process that asked was interrupted, too, and reports it, or is gone.
+        return 1
+
+
+def _serve() -> int:
     request = msgspec.json.decode(sys.argv[1], type=Request)
     # Libraries print on stdout, which is for results alone here.
     channel = os.fdopen(os.dup(1), "wb", buffering=0)
@@ -257,7 +268,3 @@ def finite(difference: float) -> float | None:
 def footprint(nbytes: float) -> int:
     """The power of two at or above a number of bytes, at least 32 KiB: cases of like size share one measurement."""
     return 1 << max(15, int(nbytes - 1).bit_length())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

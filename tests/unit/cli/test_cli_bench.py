@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -430,3 +434,27 @@ def test_work_of_cases_is_what_the_shapes_say(suite: str):
     sizes = {case.name: case.flops for case in load_cases("gemm", quick=False)}
     assert sizes["f32 1024x1536x384"] == 2 * 1024 * 1536 * 384
     assert sizes["f32 96 of 128x128x32"] == 2 * 96 * 128 * 128 * 32
+
+
+@pytest.mark.parametrize("whole_group", [True, False])
+@pytest.mark.parametrize("seconds", [0.5, 2.0])
+def test_an_interrupted_bench_ends_with_its_worker(whole_group: bool, seconds: float):
+    command = [sys.executable, "-m", "tilewright.cli", "bench", "gemm", "--vs", "numpy"]
+    bench = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    children = Path(f"/proc/{bench.pid}/task/{bench.pid}/children")
+    while not children.read_text():
+        time.sleep(0.01)
+    time.sleep(seconds)
+    (worker,) = map(int, children.read_text().split())
+    (os.killpg if whole_group else os.kill)(bench.pid, signal.SIGINT)
+    _, stderr = bench.communicate(timeout=60)
+    assert (bench.returncode, stderr) == (1, "error: interrupted\n")
+    status = Path(f"/proc/{worker}/stat")
+    assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
