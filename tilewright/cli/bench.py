@@ -5,16 +5,17 @@ from __future__ import annotations
 import difflib
 import math
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from tilewright.cli import worker_process
 from tilewright.cli.bench_suites import PEERS, SUITES
 from tilewright.cli.flags import Flags
 from tilewright.cli.report import Report, make_console, make_table, seconds_text
@@ -25,21 +26,12 @@ if TYPE_CHECKING:
 
     from tilewright.cli.bench_worker import Request
 
-# Read by the libraries when they are loaded, which is why the measuring happens in a process of its own.
-# Ctrl-C at a terminal reaches the whole process group; the process that asks decides what it means.
-_WORKER = """
-import signal, sys
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-from tilewright.cli.bench_worker import main
-sys.exit(main())
-"""
-_STOP_S = 5.0
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _BLOCK_S = 0.1
 _QUICK_BLOCK_S = 0.002
 
 # Suites that nothing on a device is measured by, and those that run programs on the target.
-_OF_THE_HOST = ("scaling", "schedules")
+_HUNT = "hunt"
+_OF_THE_HOST = ("scaling", "schedules", "found", _HUNT)
 _ON_THE_TARGET = ("gemm", "ops", "attention", "models")
 
 # In the summary: a case below this ratio is named, and one above this counts as this in the mean.
@@ -56,6 +48,9 @@ def bench(
     repeat: int = 5,
     quick: Annotated[bool, Parameter(negative="")] = False,
     compare: Path | None = None,
+    seconds: float = 60.0,
+    seed: int = 0,
+    corpus: Path | None = None,
     flags: Flags | None = None,
 ) -> Report:
     """Measure a suite, ours and other libraries alternately in one process, and compare the results.
@@ -71,6 +66,7 @@ def bench(
         tilewright bench ops --case softmax --json > base.json
         tilewright bench ops --case softmax --compare base.json
         tilewright bench gemm --target cuda --vs torch,triton
+        tilewright bench hunt --seconds 600 --seed 7 --vs torch,jax,numpy --corpus benchmarks/hunt
 
     Parameters
     ----------
@@ -78,7 +74,9 @@ def bench(
         gemm, ops, attention, models, or, without peers, layout (the compiler's own time), schedules (those that the
         cost model chooses, against others), scaling (one thread against all), cuda-static (what kernels for NVIDIA
         chips are made of, and how long compiling them takes; no GPU is used) and grid (cycles of programs for grids of
-        cores on the simulator, and how fast that is).
+        cores on the simulator, and how fast that is). Two more are about slow programs: hunt searches for them among
+        random ones, makes them as small as they can be and groups them by what their time goes to; found measures the
+        corpus of such programs in `benchmarks/hunt`.
     case
         Only the cases whose name contains this.
     vs
@@ -89,9 +87,15 @@ def bench(
         Tiny sizes and one short turn, to see that everything works.
     compare
         The document of an earlier run, written with `--json`.
+    seconds
+        How long hunt searches; it takes some more to make what it found small.
+    seed
+        The random programs of hunt: others for each seed.
+    corpus
+        Where hunt keeps the slow programs; nowhere without it.
     """
-    if suite not in SUITES:
-        raise ArgumentError(f"there is no suite `{suite}`", help=_suggestion(suite, SUITES))
+    if suite not in (*SUITES, _HUNT):
+        raise ArgumentError(f"there is no suite `{suite}`", help=_suggestion(suite, (*SUITES, _HUNT)))
     if repeat < 1:
         raise ArgumentError(f"`--repeat` is {repeat}", help="give each library at least one turn")
     from tilewright.options import current
@@ -104,7 +108,10 @@ def bench(
         _check_device(suite)
     if suite == "scaling" and request.threads == 1:
         raise ArgumentError("one thread cannot be compared with itself", help="give `--threads` 2 or more")
-    document = _measure(request, quiet=flags is not None and flags.json)
+    quiet = flags is not None and flags.json
+    if suite == _HUNT:
+        return _hunted(request, seed, seconds, corpus, quiet=quiet)
+    document = _measure(request, quiet=quiet)
     for found in document["cases"]:
         earlier = base.get(found["case"])
         if earlier is not None and "error" not in earlier and "error" not in found:
@@ -112,6 +119,15 @@ def bench(
             found["speedup"] = earlier["ours_s"] / found["ours_s"]
     exit_code = 0 if all(found["agrees"] for found in document["cases"]) else 1
     return Report(document, lambda console: _show(console, document, request.peers), exit_code)
+
+
+def _hunted(request: Request, seed: int, seconds: float, corpus: Path | None, *, quiet: bool) -> Report:
+    from tilewright.cli.hunt.command import Hunt, report
+
+    if not request.peers:
+        raise ArgumentError("a hunt needs a peer", help="name peers, such as `--vs torch,jax,numpy`")
+    with _status("hunting", quiet) as tell:
+        return report(Hunt(seed, seconds, request, corpus, tell).run())
 
 
 def _check_device(suite: str) -> None:
@@ -202,12 +218,8 @@ def _run_worker(request: Request) -> Iterator[dict[str, Any]]:
     """The records of the cases, as the worker gives them."""
     import msgspec
 
-    from tilewright.options import current, specs
-
-    settings = {spec.variable: _variable_text(getattr(current(), spec.name)) for spec in specs()}
-    threads = dict.fromkeys(_THREAD_VARIABLES, str(request.threads))
-    command = [sys.executable, "-c", _WORKER, msgspec.json.encode(request).decode()]
-    environment = os.environ | settings | threads
+    command = worker_process.command("tilewright.cli.bench_worker", request)
+    environment = worker_process.environment(request)
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as worker:
         try:
             for line in worker.stdout or ():
@@ -216,28 +228,13 @@ def _run_worker(request: Request) -> Iterator[dict[str, Any]]:
                     raise _error(record["error"])
                 yield record["case"]
         except BaseException:
-            _stop(worker)
+            worker_process.stop(worker)
             raise
     if worker.returncode:
         raise ToolFailure(
             f"the measuring process ended with status {worker.returncode}",
             help="read its last lines above for the reason; `--case NAME` measures a single case",
         )
-
-
-def _stop(worker: subprocess.Popen[bytes]) -> None:
-    """End the worker, which ends its own processes first if it can."""
-    worker.send_signal(signal.SIGINT)
-    try:
-        worker.wait(timeout=_STOP_S)
-    except subprocess.TimeoutExpired:
-        worker.kill()
-
-
-def _variable_text(value: object) -> str:
-    if isinstance(value, bool):
-        return "1" if value else "0"
-    return "" if value is None else str(value)
 
 
 def _error(record: Mapping[str, Any]) -> Exception:
@@ -250,16 +247,22 @@ def _error(record: Mapping[str, Any]) -> Exception:
 
 
 def _with_progress(cases: Iterator[dict[str, Any]], suite: str, quiet: bool) -> Iterator[dict[str, Any]]:
+    with _status(f"measuring {suite}", quiet) as tell:
+        for count, found in enumerate(cases, 1):
+            tell(f"{count} done, last {found['case']}")
+            yield found
+
+
+@contextmanager
+def _status(title: str, quiet: bool) -> Generator[Callable[[str], None]]:
+    """A line on the terminal that shows the progress, if there is one."""
     if quiet or not sys.stderr.isatty():
-        yield from cases
+        yield lambda text: None
         return
     from tilewright.options import current
 
-    console = make_console(current().color, stderr=True)
-    with console.status(f"measuring {suite}") as status:
-        for count, found in enumerate(cases, 1):
-            status.update(f"measuring {suite}: {count} done, last {found['case']}")
-            yield found
+    with make_console(current().color, stderr=True).status(title) as status:
+        yield lambda text: status.update(f"{title}: {text}")
 
 
 def _read_base(path: Path, suite: str) -> dict[str, dict[str, Any]]:

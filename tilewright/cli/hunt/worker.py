@@ -1,0 +1,116 @@
+"""The process that measures programs: `python -m tilewright.cli.hunt.worker REQUEST`.
+
+It reads a line with a program on standard input, measures it, and writes a line with its record, until the input ends.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from functools import partial
+
+import msgspec
+
+from tilewright.cli.bench_suites.case import Case
+from tilewright.cli.bench_worker import Request, measure
+from tilewright.cli.hunt.program import Library, Program, Record, Tensor, read_program, types_of
+from tilewright.errors import TilewrightError
+from tilewright.options import current
+from tilewright.targets.base import target_named
+
+PEERS = ("numpy", "torch", "jax")
+# Differences of results that libraries may have: steps round one after another, in another order each.
+_TOLERANCES = {"f64": 1e-9, "f32": 2e-3, "f16": 5e-2, "bf16": 2e-1}
+# The error of the reference's GELU, relative to the largest element.
+_REFERENCE_GELU = 1e-6
+
+
+def main() -> int:
+    """Serve programs until standard input ends."""
+    # Ctrl-C was ignored while this process imported what it needs.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return _serve()
+    except (KeyboardInterrupt, BrokenPipeError):
+        return 1  # the process that asked was interrupted, too, or is gone
+
+
+def _serve() -> int:
+    request = msgspec.json.decode(sys.argv[1], type=Request)
+    channel = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    from tilewright.runtime.cpu.features import cpu_order
+
+    cpus = cpu_order()
+    if request.threads <= len(cpus):
+        os.sched_setaffinity(0, cpus[: request.threads])
+    for line in sys.stdin:
+        channel.write(msgspec.json.encode(record_of(read_program(line), request)) + b"\n")
+    return 0
+
+
+def record_of(program: Program, request: Request) -> Record:
+    """The measurement of a program, or the error that ours has on it."""
+    try:
+        return measure(case_of(program), request) | {"kernels": _kernels(program)}
+    except TilewrightError as error:
+        return {"case": str(program), "error": str(error), "agrees": False}
+
+
+def case_of(program: Program, name: str = "") -> Case:
+    """The benchmark of a program, which names it where no name is given.
+
+    Raises:
+        TilewrightError: an operator does not take its operands.
+    """
+    import tilewright as tw
+
+    types = types_of(program)
+    result = types[-1]
+    read = sum(type.nbytes for type in types[: len(program.inputs)])
+    return Case(
+        name=name or str(program),
+        make_inputs=program.arrays,
+        ours=tw.jit(partial(_run, program, "tilewright", tw)),
+        peers={peer: partial(_run_peer, program, peer) for peer in PEERS},
+        flops=0.0,
+        bytes=float(read + result.nbytes),
+        tolerance=_tolerance(program, result.dtype),
+        dtype=result.dtype,
+    )
+
+
+def _run(program: Program, library: str, module: Library, *arrays: Tensor) -> Tensor:
+    return program.run(library, module, arrays)
+
+
+def _run_peer(program: Program, library: str, module: Library, *arrays: Tensor) -> Tensor:
+    return program.run(library, module.numpy if library == "jax" else module, arrays)
+
+
+def _tolerance(program: Program, result: str) -> float:
+    """That of the narrowest float among inputs, casts and the result, or of the reference, whose GELU is not exact."""
+    names = {each.dtype for each in program.inputs} | {result}
+    names |= {str(step.parameters["dtype"]) for step in program.steps if step.op == "cast"}
+    found = [_TOLERANCES[name] for name in names if name in _TOLERANCES]
+    return max([*found, *(_REFERENCE_GELU for step in program.steps if step.op == "gelu")], default=0.0)
+
+
+def _kernels(program: Program) -> Mapping[str, float]:
+    """The kernels that ours runs, with their shares of the time of all."""
+    import numpy as np
+
+    import tilewright as tw
+
+    target = target_named(current().target)[0]
+    arrays = program.arrays(np.random.default_rng(0))
+    lowered = tw.jit(partial(_run, program, "tilewright", tw)).lower(*arrays)
+    times = lowered.compile(target.name).profile(*arrays, repeat=2)
+    total = sum(time.seconds for time in times) or 1.0
+    return {time.name: time.seconds / total for time in times}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""Processes that measure: their threads are limited before any library is loaded, and the process that started them
+handles Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tilewright.cli.bench_worker import Request
+
+# Ctrl-C at a terminal reaches the whole process group; the process that asks decides what it means.
+_PROGRAM = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from {module} import main
+sys.exit(main())
+"""
+_STOP_S = 5.0
+# Read by the libraries when they are loaded, which is why the measuring happens in a process of its own.
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def command(module: str, request: Request) -> list[str]:
+    """The command of a process that runs `main` of a module for a request, its first argument."""
+    import msgspec
+
+    return [sys.executable, "-c", _PROGRAM.format(module=module), msgspec.json.encode(request).decode()]
+
+
+def environment(request: Request) -> Mapping[str, str]:
+    """The variables of the process: the options of this one, and the threads of every library."""
+    from tilewright.options import current, specs
+
+    settings = {spec.variable: _variable_text(getattr(current(), spec.name)) for spec in specs()}
+    return os.environ | settings | dict.fromkeys(_THREAD_VARIABLES, str(request.threads))
+
+
+def stop(worker: subprocess.Popen[bytes]) -> None:
+    """End a process, which ends its own processes first if it can."""
+    worker.send_signal(signal.SIGINT)
+    try:
+        worker.wait(timeout=_STOP_S)
+    except subprocess.TimeoutExpired:
+        worker.kill()
+
+
+def _variable_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return "" if value is None else str(value)
