@@ -7,6 +7,7 @@ starts with the environment's options, as context variables do.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import operator
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from pathlib import Path
 from types import FunctionType
-from typing import Any, NamedTuple, ParamSpec, SupportsIndex, TypeGuard, TypeVar, cast
+from typing import Any, ParamSpec, SupportsIndex, TypeGuard, TypeVar, cast
 
 from tilewright.errors import OptionError, user_location
 
@@ -237,11 +238,14 @@ def _apply(base: Options, changes: Mapping[str, object], spelling: Callable[[str
     return dataclasses.replace(base, **checked)
 
 
-class _Entered(NamedTuple):
-    """The options of a context that was entered and has not ended."""
+@dataclass(eq=False, slots=True)
+class _Entered:
+    """The options of a context that was entered. `has_ended`: another thread ended it, which cannot take it off the
+    contexts of the thread that entered it."""
 
     owner: options
     options: Options
+    has_ended: bool = False
 
 
 _contexts: ContextVar[tuple[_Entered, ...]] = ContextVar("tilewright_options", default=())
@@ -265,6 +269,9 @@ def current() -> Options:
         OptionError: a `TW_*` variable has a value outside its option's type.
     """
     contexts = _contexts.get()
+    if contexts and contexts[-1].has_ended:
+        contexts = tuple(each for each in contexts if not each.has_ended)
+        _contexts.set(contexts)
     return contexts[-1].options if contexts else _environment_options()
 
 
@@ -284,18 +291,25 @@ class options:
             raise
         self._base = base
         self._changes = changes
+        self._entered: list[_Entered] = []
 
     def __enter__(self) -> Options:
         chosen = (self._base or current()).replace(**self._changes)
-        _contexts.set((*_contexts.get(), _Entered(self, chosen)))
+        entered = _Entered(self, chosen)
+        self._entered.append(entered)
+        _contexts.set((*_contexts.get(), entered))
         return chosen
 
     def __exit__(self, *exception: object) -> None:
         # Contexts in generators end in any order, and in the thread whose garbage collection closes the generator.
         entered = _contexts.get()
-        last = max((index for index, each in enumerate(entered) if each.owner is self), default=None)
-        if last is not None:
-            _contexts.set(entered[:last] + entered[last + 1 :])
+        own = [each for each in entered if each.owner is self]
+        if own:
+            _contexts.set(tuple(each for each in entered if each is not own[-1]))
+            with contextlib.suppress(ValueError):  # a copy of the context, such as that of a task, has ended it
+                self._entered.remove(own[-1])
+        elif self._entered:
+            self._entered.pop().has_ended = True
 
     def __call__(self, function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
         if _runs_later(function):

@@ -181,6 +181,24 @@ def test_a_generator_that_another_thread_closes_leaves_that_thread_its_options()
     thread.start()
     thread.join()
     assert seen == [7, Options().threads]
+    assert current().threads == Options().threads
+
+
+def test_one_context_is_entered_again_and_in_several_threads():
+    chosen, seen = options(threads=3), []
+
+    def enter() -> None:
+        with chosen, options(threads=4), chosen:
+            seen.append(current().threads)
+        seen.append(current().threads)
+
+    with chosen:
+        thread = threading.Thread(target=enter)
+        thread.start()
+        thread.join()
+        assert current().threads == 3
+    assert seen == [3, Options().threads]
+    assert current().threads == Options().threads
 
 
 def test_functions_whose_body_runs_after_the_call_are_not_decorated():
