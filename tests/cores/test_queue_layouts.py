@@ -87,7 +87,7 @@ def test_pages_that_are_fetched_are_those_of_the_layout(make: Callable[..., Any]
 
 
 def test_programs_have_such_queues() -> None:
-    """What the tests above look at is there: elements in queues with layouts, and queues of one page and of more."""
+    """The tested kernels have queues with layouts, of one page and of several."""
     units = [unit_of(make, machine) for make in QUICK for machine in MACHINES]
     found = [cores.queue_type(queue) for unit in units for queue, _ in accesses(unit)]
     assert sum(bool(type.layout.data) for type in found) > len(found) // 2 > 10

@@ -1,4 +1,4 @@
-"""What a user sees for mistakes in calls of tile kernels, in traced programs that call them, and on the interpreter."""
+"""Error messages for invalid calls of tile kernels, directly and in traced programs, and on the interpreter."""
 
 from __future__ import annotations
 

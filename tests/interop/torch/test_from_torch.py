@@ -118,9 +118,9 @@ def test_arguments_of_another_structure_are_refused(args: Any, kwargs: Any, mess
 
     x = torch.ones(3)
     run = tw.from_torch(Sum(), {"a": x, "b": x}, x, shift=x)
-    arrays = lambda tree: torch.utils._pytree.tree_map(lambda _: x, tree)  # noqa: E731
+    given_args, given_kwargs = torch.utils._pytree.tree_map(lambda _: x, (args, kwargs))
     with pytest.raises(ArgumentError, match=message):
-        run(*arrays(args), **arrays(kwargs))
+        run(*given_args, **given_kwargs)
 
 
 class _Unsupported(nn.Module):

@@ -22,7 +22,7 @@ def reshaped(before: str, after: str, dtype: str) -> str:
     ("before", "after", "dtype"), [("6x35", "2x3x5x7", "f32"), ("33x64", "3x11x64", "bf16"), ("1x9", "9x1", "i32")]
 )
 def test_reshapes_to_other_pages_are_kernels(before: str, after: str, dtype: str) -> None:
-    """Those that only move a dim of size 1 too: no other group has taken them in."""
+    """Reshapes that only move a dim of size 1 get a kernel, too, if no other group fused them."""
     unit = check_meaning(ArrayGroupReshapesPass(), reshaped(before, after, dtype), "wormhole")
     (group,) = (op for op in unit.main.body.block.ops if isinstance(op, array.FusedOp))
     assert (group.kind, group.why) == ("reshape", "pages change")

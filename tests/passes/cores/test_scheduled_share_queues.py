@@ -107,7 +107,7 @@ def test_compute_pops_after_its_last_use() -> None:
 
 
 def test_movers_pop_where_they_did() -> None:
-    """What a mover writes it reads until the barrier."""
+    """A write by a data mover reads its source pages until the write barrier."""
     writer = put("a", 0) + written("b", 1) + step("pop", "a")
     check_unchanged(PASS, program(ONE, fetched("a", 0) + fetched("b", 1), writer), "wormhole")
 

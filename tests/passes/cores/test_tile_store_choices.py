@@ -80,7 +80,7 @@ def inputs(out: tuple[int, ...] = (12, 5)) -> list[np.ndarray[Any, Any]]:
 
 
 def check(text: str, out: tuple[int, ...] = (12, 5)) -> None:
-    """What is stored with both branches computed is what the branches that are taken store."""
+    """Computing both branches and selecting stores the same values as executing the taken branch."""
     arrays = inputs(out)
     (expected,) = run(unit_of(parse(text), {}, "wormhole"), arrays)
     naive = run(with_both_branches(unit_of(parse(text), {}, "wormhole")), arrays)[0]

@@ -126,7 +126,7 @@ def test_indices_of_the_lowering_are_the_page_axis_of_the_layout(shape: tuple[in
 
 @given(st.lists(st.integers(1, 70), min_size=2, max_size=2), st.integers(1, 3))
 def test_the_default_paging_is_that_of_tilized_arrays(matrix: list[int], batch: int) -> None:
-    """Where both dims of matrices are longer than one: device tiles one after another."""
+    """Matrices with two dims longer than one are contiguous device tiles."""
     shape = (batch, *(max(2, size) for size in matrix))
     paged, stored = Paging.default(shape).layout(shape), tilized(shape)
     for element in itertools.product(*({0, size // 2, size - 1} for size in shape)):
