@@ -40,6 +40,7 @@ _SLOW = (
     "passes/array/test_array_split_k.py",
     "passes/cores/test_tile_share_pages.py",
     "passes/cores/test_tile_split_positions.py",
+    "passes/kernels/test_warp_epilogues.py",
     "passes/vectors/test_scheduled_split_operands.py",
     "passes/warps/test_scheduled_drop_barriers.py",
     "passes/warps/test_scheduled_loop_over_tiles.py",
@@ -52,6 +53,8 @@ _SLOW = (
     "passes/warps/test_scheduled_specialize_warps.py",
     "passes/warps/test_scheduled_store_tensors.py",
     "passes/warps/test_scheduled_sum_in_tensor_memory.py",
+    "unit/test_toy_target.py::test_fuzzed_programs[1]",
+    "unit/test_toy_target.py::test_fuzzed_programs[2]",
     "passes/test_host_program.py::test_mutants_are_found",
     "passes/test_host_program.py::test_random_programs_have_all_kinds_of_steps",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -43,9 +44,9 @@ def replace_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str) 
     monkeypatch.setattr(compile_pool.compiler, "__file__", str(script))
 
 
-def wait_until_processes_took(pool: Any, remaining: int = 0) -> None:
+def wait_until_processes_took(pool: Any) -> None:
     limit = time.monotonic() + 30
-    while len(pool._waiting) > remaining and time.monotonic() < limit:
+    while pool._waiting and time.monotonic() < limit:
         time.sleep(0.01)
 
 
@@ -172,14 +173,17 @@ def test_a_thread_that_never_runs_is_not_waited_for(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.usefixtures("eager")
 def test_a_job_that_fails_for_lack_of_memory_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = threading.Event()
+
     def fail(*_: object) -> None:
+        failed.set()
         raise MemoryError
 
     monkeypatch.setattr(compile_pool.ToolProcess, "ask", fail)
     with CompilePool(MACHINE, 3) as pool:
         for n in range(6):
             pool.submit(f"k{n}", text(n))
-        wait_until_processes_took(pool, remaining=5)
+        assert failed.wait(30)
         compiled = pool.finish()
     assert [each.object_bytes for each in compiled] == [compile_object(text(n), MACHINE) for n in range(6)]
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 from xdsl.dialects.builtin import (
@@ -72,7 +73,13 @@ class Codec:
 def _number(value: bool | int | float) -> Attribute:
     if isinstance(value, bool):
         return BoolAttr.from_bool(value)
-    return IntegerAttr(value, IndexType()) if isinstance(value, int) else FloatAttr(value, f64)
+    return _index(value) if isinstance(value, int) else FloatAttr(value, f64)
+
+
+@lru_cache(maxsize=4096)
+def _index(value: int) -> Attribute:
+    # Attributes never change; xDSL verifies each that is built, which takes longer than building it.
+    return IntegerAttr(value, IndexType())
 
 
 def _plain_number(attribute: IntegerAttr | FloatAttr) -> bool | int | float:
@@ -86,9 +93,9 @@ def _integers(values: Sequence[int]) -> Attribute:
 
 
 _CODECS: dict[str, Codec] = {
-    "bool": Codec(BoolAttr, BoolAttr.from_bool, _plain_number),
-    "int": Codec(IntegerAttr, _number, _plain_number),
-    "float": Codec(FloatAttr, lambda value: FloatAttr(value, f64), _plain_number),
+    "bool": Codec(BoolAttr, BoolAttr.from_bool, lambda attribute: bool(attribute.value.data)),
+    "int": Codec(IntegerAttr, _number, lambda attribute: attribute.value.data),
+    "float": Codec(FloatAttr, lambda value: FloatAttr(value, f64), lambda attribute: attribute.value.data),
     "float | int": Codec(FloatAttr | IntegerAttr, _number, _plain_number),
     "str": Codec(StringAttr, StringAttr, lambda attribute: attribute.data),
     "tuple[int, ...]": Codec(DenseArrayBase, _integers, lambda attribute: attribute.get_values()),

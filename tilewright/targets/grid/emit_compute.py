@@ -15,6 +15,7 @@ from typing import Any
 from xdsl.ir import Operation, SSAValue
 
 from tilewright import dtypes
+from tilewright.cached import cached_property
 from tilewright.dialects import cores, tile
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
 from tilewright.targets.grid.emit_expressions import Value, add, constant, multiply
@@ -408,9 +409,14 @@ class ComputePrinter(ThreadPrinter):
 
     def _spare_register(self, count: int) -> int | None:
         """The first of so many registers that the thread does not use."""
-        ops = [op for op in self.thread.body.walk() if isinstance(op, cores.RegisterOp | cores.PackingOp)]
-        first = max(op.slots.stop for op in ops)
+        first = self._used_registers
         return first if first + count <= self.facts.grid.half_registers(self.facts.wide) else None
+
+    @cached_property
+    def _used_registers(self) -> int:
+        """One past the last register that the thread uses."""
+        ops = [op for op in self.thread.body.walk() if isinstance(op, cores.RegisterOp | cores.PackingOp)]
+        return max(op.slots.stop for op in ops)
 
     def _print_calls(self, calls: Sequence[Call], count: int) -> None:
         """Each call, for all registers."""
