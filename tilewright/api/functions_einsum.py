@@ -1,15 +1,23 @@
-"""Einstein summation: subscripts are parsed, diagonals taken, and operands joined two at a time from the left."""
+"""Einstein summation: subscripts are parsed, diagonals taken, and operands contracted two at a time in the order that
+takes the fewest multiplications."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
 
 from tilewright.api.array import Array, located
 from tilewright.api.functions_linalg import Labels, diagonal, join, summed
 from tilewright.api.lifting import ArrayLike, promoted, transpose
 from tilewright.errors import ArgumentError, DTypeError, ShapeError
+
+# `numpy.einsum_path` names an axis by one of 52 letters; all orders of more operands take too long to try.
+_MOST_LABELS, _MOST_OPTIMAL = 52, 5
 
 
 @dataclass(frozen=True)
@@ -24,7 +32,8 @@ def einsum(subscripts: str, /, *operands: ArrayLike) -> Array:
 
     A letter names an axis; letters that the result lacks are summed over; a letter twice in one operand takes its
     diagonal; `...` stands for leading axes that broadcast; without `->` the result has the letters that occur once, in
-    alphabetical order. Axes of size 1 broadcast.
+    alphabetical order. Axes of size 1 broadcast. Three and more operands are contracted in the order that
+    `numpy.einsum_path` gives: the best of all orders for up to five, that of a greedy search for more.
 
     Raises:
         ArgumentError: the subscripts are malformed or name other than the given operands.
@@ -39,11 +48,10 @@ def einsum(subscripts: str, /, *operands: ArrayLike) -> Array:
     _check_sizes(labelled)
     result = _result_labels(terms, result_term, [labels for _, labels in labelled])
     labelled = [_without_diagonals(x, labels) for x, labels in labelled]
-    (total, labels), *rest = labelled
-    for n, (x, others) in enumerate(rest):
-        later = {label for _, following in rest[n + 1 :] for label in following} | set(result)
-        kept = result if n == len(rest) - 1 else _intermediate(labels, others, later)
-        total, labels = join(total, labels, x, others, kept, total.dtype), kept
+    for step in _path(labelled, result):
+        taken = [labelled.pop(position) for position in sorted(step, reverse=True)][::-1]
+        labelled.append(_contracted(taken, labelled, result))
+    ((total, labels),) = labelled
     total, labels = summed(total, labels, set(result))
     return transpose(total, tuple(map(labels.index, result)))
 
@@ -123,6 +131,42 @@ def _without_diagonals(x: Array, labels: Labels) -> tuple[Array, Labels]:
         x = diagonal(transpose(x, (*others, first, second)))
         labels = (*(labels[d] for d in others), label)
     return x, labels
+
+
+def _path(labelled: Sequence[tuple[Array, Labels]], result: Labels) -> list[tuple[int, ...]]:
+    """The steps of a contraction: the positions of the operands of each, which leave the list; its result is appended.
+
+    Of integers the first order is as good as any, as overflow wraps; floats round in the order of the steps.
+    """
+    if len(labelled) < 3:
+        return [tuple(range(len(labelled)))]
+    numbers: dict[Hashable, int] = {}
+    of = count()
+    for _, labels in labelled:
+        for label in labels:
+            if label not in numbers:
+                numbers[label] = next(of)
+    if len(numbers) > _MOST_LABELS:
+        return [tuple(range(len(labelled)))]
+    described: list[Any] = []
+    for x, labels in labelled:
+        described += [np.broadcast_to(np.float32(0), x.shape), [numbers[label] for label in labels]]
+    kind = "optimal" if len(labelled) <= _MOST_OPTIMAL else "greedy"
+    found: Any = np.einsum_path(*described, [numbers[label] for label in result], optimize=kind)
+    return found[0][1:]  # after the name of the function
+
+
+def _contracted(
+    taken: Sequence[tuple[Array, Labels]], others: Sequence[tuple[Array, Labels]], result: Labels
+) -> tuple[Array, Labels]:
+    """The operands of a step joined from the left; labels that neither the others nor the result have are summed."""
+    (total, labels), *rest = taken
+    for n, (x, right) in enumerate(rest):
+        following = [*rest[n + 1 :], *others]
+        later = {label for _, each in following for label in each} | set(result)
+        kept = _intermediate(labels, right, later) if following else result
+        total, labels = join(total, labels, x, right, kept, total.dtype), kept
+    return total, labels
 
 
 def _intermediate(left: Labels, right: Labels, wanted: set[Hashable]) -> Labels:
