@@ -47,6 +47,7 @@ def stop(worker: subprocess.Popen[bytes]) -> None:
         worker.wait(timeout=_STOP_S)
     except subprocess.TimeoutExpired:
         worker.kill()
+        worker.wait()  # `Popen` as a context does not wait for long after a Ctrl-C
 
 
 def _variable_text(value: object) -> str:
