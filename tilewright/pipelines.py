@@ -33,7 +33,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
     from tilewright.passes.array.array_order_weights import ArrayOrderWeightsPass
     from tilewright.passes.array.array_simplify import ArraySimplifyPass
     from tilewright.passes.array.array_split_contractions import ArraySplitContractionsPass
-    from tilewright.passes.array.array_split_joins import ArraySplitJoinsPass
+    from tilewright.passes.array.array_split_joins import MOST_CUT_OPERANDS, ArraySplitJoinsPass
     from tilewright.passes.array.array_split_k import ArraySplitKPass
     from tilewright.passes.array.array_split_reductions import ArraySplitReductionsPass
     from tilewright.passes.array.array_update_in_place import ArrayUpdateInPlacePass
@@ -55,7 +55,8 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
         (warps, ArraySplitReductionsPass(fills_cores=True)),  # likewise, and those of too few blocks for all cores
         (vectors, ArraySplitContractionsPass()),  # split long contractions with few results, their operands as stored
         (warps, ArraySplitKPass()),  # split K of matmuls with few tiles where that is predicted to be faster
-        (True, ArraySplitJoinsPass()),  # split concatenations of many arrays, so that each part fuses with producers
+        (not vectors, ArraySplitJoinsPass()),  # split concatenations of many arrays, so that each part fuses
+        (vectors, ArraySplitJoinsPass(MOST_CUT_OPERANDS)),  # likewise, of very many: loops are cut where operands end
         (True, ArrayFuseContractPass()),  # fuse epilogues into contractions before loops take them
         (True, ArrayUpdateInPlacePass()),  # write only the window of an update whose array has no later use
         (True, ArrayFuseLoopsPass()),  # fuse the remaining elementwise operations and reductions

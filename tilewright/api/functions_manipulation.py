@@ -305,6 +305,8 @@ def pad(
         low, high = tuple(before for before, _ in widths), tuple(after for _, after in widths)
         if not any((*low, *high)) and not keeps_views():
             return array
+        if array.dtype.is_bool and isinstance(constant_values, int):
+            constant_values = bool(constant_values)
         value = lifting.fitting(constant_values, array.dtype)
         return emit("pad", array, value, low=low, high=high, interior=(0,) * array.ndim)
     for axis, (before, after) in enumerate(widths):

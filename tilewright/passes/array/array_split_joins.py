@@ -1,8 +1,9 @@
 """Split concatenations of many arrays into a tree of concatenations of few.
 
-A kernel that concatenates reads all its operands for each element of the result and keeps the one that has it, so that
-both its code and its work grow with the number of operands; a core also has a queue for each. Parts of 16 operands are
-concatenated by kernels of their own, which equal parts share: an element is copied once for each level of the tree.
+A kernel that concatenates reads all its operands for each element of the result and selects one, so that both its code
+and its work grow with the number of operands; a core also has a queue for each. Parts of 16 operands, on CPUs, which
+split the loop where an operand ends, of 64, are concatenated by kernels of their own, which equal parts share: an
+element is copied once for each level of the tree.
 After simplification, which removes concatenations of nothing; before fusion, so that each part fuses with what makes
 its operands.
 
@@ -35,23 +36,28 @@ from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.primitives import ArrayType
 
 MOST_OPERANDS = 16
+# Loops that are cut where an operand ends copy each element once; one for each operand bounds the code.
+MOST_CUT_OPERANDS = 64
 
 
 @dataclass(frozen=True)
 class ArraySplitJoinsPass:
+    """Split concatenations of more than `most_operands` arrays."""
+
+    most_operands: int = MOST_OPERANDS
     name: ClassVar[str] = "array-split-joins"
 
     def apply(self, unit: Unit) -> None:
         for block in blocks_of(unit.main):
-            joins = [op for op in block.ops if isinstance(op, array.ConcatOp) and len(op.operands) > MOST_OPERANDS]
+            joins = [op for op in block.ops if isinstance(op, array.ConcatOp) and len(op.operands) > self.most_operands]
             if not joins:
                 continue
             places = _Places(block)
             for op in joins:
-                why = f"a kernel concatenates at most {MOST_OPERANDS} arrays"
+                why = f"a kernel concatenates at most {self.most_operands} arrays"
                 subject = f"concat of {len(op.operands)} at {where(op)}"
                 unit.remarks.append(Remark(self.name, subject, "concatenated in parts", why))
-                _split(op, places)
+                _split(op, places, self.most_operands)
 
 
 class _Places:
@@ -76,12 +82,12 @@ class _Places:
         self._lasts[index] = made
 
 
-def _split(op: array.ConcatOp, places: _Places) -> None:
+def _split(op: array.ConcatOp, places: _Places, most: int) -> None:
     """Concatenate parts of an operation's operands, and parts of those, until there are few enough. Each part stands
     after the last of its operands: what makes them is near, and their memory is free soon."""
     operands: Sequence[SSAValue] = op.operands
-    while len(operands) > MOST_OPERANDS:
-        parts = [operands[n : n + MOST_OPERANDS] for n in range(0, len(operands), MOST_OPERANDS)]
+    while len(operands) > most:
+        parts = [operands[n : n + most] for n in range(0, len(operands), most)]
         operands = [part[0] if len(part) == 1 else _joined(op, part, places) for part in parts]
     op.operands = operands
 

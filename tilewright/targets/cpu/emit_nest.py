@@ -3,7 +3,7 @@ tail, every value computed at the outermost loop that it varies along."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -19,6 +19,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.passes.affine_access import Indices
 from tilewright.targets.cpu.context import FunctionContext, round_up
+from tilewright.targets.cpu.index_sets import Cut, split_index_sets
 from tilewright.targets.cpu.loops import (
     I32,
     add,
@@ -28,9 +29,11 @@ from tilewright.targets.cpu.loops import (
     i64,
     lane_numbers,
     loop,
+    maximum,
     minimum,
     offset_pointer,
     static,
+    subtract,
     vector,
 )
 from tilewright.targets.cpu.nest_memory import NestMemory, Position
@@ -82,11 +85,13 @@ class NestEmitter:
         self.builder: Builder = context.builder
         self.plan = plan
         self.position = Position()
-        self.memory = NestMemory(context, plan, self.position, self.value, past)
+        self.sets = split_index_sets(plan)
+        self.memory = NestMemory(context, plan, self.sets, self.position, self.value, past)
         self._scopes: list[dict[Item, Value]] = [{}]
         self._unrolled = 0
         self._turned: dict[Item, Value] = {}
         self._waits: dict[Item, bool] = {}
+        self._needed: dict[tuple[tuple[int, int], ...], Collection[Item]] = {}
         self._accumulators: dict[tile.ReduceOp, _Accumulator] = {}
         self._extents = self._clipped_extents()
 
@@ -111,7 +116,9 @@ class NestEmitter:
             self._body()
             return
         dim = plan.order[level]
-        if dim == plan.vector_dim:
+        if dim in self.sets.cuts:
+            self._parts(level, dim, self.sets.cuts[dim])
+        elif dim == plan.vector_dim:
             self._vector_loop(level, dim)
         elif dim == plan.turned_dim:
             self._block_loop(level, dim, plan.lanes)
@@ -123,6 +130,29 @@ class NestEmitter:
                 self._level(level + 1)
         if level == plan.parallel_levels and plan.reduced:
             self._finish_accumulators()
+
+    def _parts(self, level: int, dim: int, cut: Cut) -> None:
+        """The loops that the loop along a dim is cut into; each computes the sides of selects that it takes."""
+        extent, base = self._extents[dim], self.memory.linear(cut.base)
+        start: Value = i64(0)
+        for number in range(len(cut.offsets) + 1):
+            end = extent
+            if number < len(cut.offsets):
+                at = add(self.builder, base, i64(cut.offsets[number]))
+                end = minimum(self.builder, maximum(self.builder, at, start), extent)
+            if static(end) is None or static(start) is None or static(start) != static(end):
+                self.position.parts[dim] = number
+                self._part(level, dim, start, end)
+                del self.position.parts[dim]
+            start = end
+
+    def _part(self, level: int, dim: int, start: Value, end: Value) -> None:
+        if dim == self.plan.vector_dim:
+            self._vectors(dim, start, lambda: self._level(level + 1), end)
+            return
+        with loop(self.builder, start, end, 1, f"d{dim}") as index, self._scope():
+            self.position.index[dim] = index
+            self._level(level + 1)
 
     def _block_loop(self, level: int, dim: int, size: int) -> None:
         """Blocks of `size` positions, whose loads are transposed together or whose rows are added together; then one
@@ -147,21 +177,26 @@ class NestEmitter:
 
     def _whole_vectors(self, dim: int) -> Value:
         """The end of the whole vectors."""
-        lanes, extent = self.plan.lanes, self._extents[dim]
-        known = static(extent)
+        return self._whole(self._extents[dim])
+
+    def _whole(self, extent: Value) -> Value:
+        lanes, known = self.plan.lanes, static(extent)
         return i64(known // lanes * lanes) if known is not None else self.builder.and_(extent, i64(-lanes))
 
-    def _vectors(self, dim: int, start: Value, body: Callable[[], None]) -> None:
-        """Print a body for each vector from `start` on, the last one masked where it is not whole."""
-        lanes, extent = self.plan.lanes, self._extents[dim]
-        known, whole = static(extent), self._whole_vectors(dim)
+    def _vectors(self, dim: int, start: Value, body: Callable[[], None], end: Value | None = None) -> None:
+        """Print a body for each vector from `start` on, the last one masked where it is not whole. Without an `end`,
+        vectors begin at multiples of the lanes and go on to the extent of the dim."""
+        lanes, begin = self.plan.lanes, i64(0) if end is None else start
+        end = self._extents[dim] if end is None else end
+        extent = subtract(self.builder, end, begin)
+        known, whole = static(extent), add(self.builder, begin, self._whole(extent))
         if static(whole) != static(start) or static(whole) is None:
             with loop(self.builder, start, whole, lanes, f"v{dim}") as index, self._scope():
                 self.position.index[dim] = index
                 body()
         if known is not None and known % lanes == 0:
             return
-        remaining = self.builder.sub(extent, whole) if known is None else i64(known % lanes)
+        remaining = self.builder.sub(end, whole) if known is None else i64(known % lanes)
         with self._when_positive(remaining), self._scope():
             self.position.index[dim] = whole
             numbers = lane_numbers(I32, lanes)
@@ -247,12 +282,22 @@ class NestEmitter:
         """Compute what varies along the open loops only; the body does the rest."""
         if level == len(self.plan.order):
             return
-        for item in self.plan.dependences:
+        for item in self._needed_items():
             owner = item[0].owner
             if isinstance(owner, tile.ReduceOp) or self._below_reduce(item) or self._moves_in_block(item):
                 continue
             if self.plan.level(item) == level and self._find(item) is None and self._worth_hoisting(owner):
                 self.value(*item)
+
+    def _needed_items(self) -> Collection[Item]:
+        """The items that the open parts of loops need."""
+        if not self.position.parts:
+            return self.plan.dependences
+        key = tuple(self.position.parts.items())
+        if key not in self._needed:
+            found = self.sets.needed(self.position.parts)
+            self._needed[key] = [item for item in self.plan.dependences if item in found]
+        return self._needed[key]
 
     def _moves_in_block(self, item: Item) -> bool:
         """Whether an item has a value for each position of the open block."""
@@ -319,7 +364,12 @@ class NestEmitter:
     def _block(self, start: Value, dim: int) -> None:
         """The rows of a block that is loaded as a whole."""
         loads = {item: item[0].owner for item in self.plan.turned}
-        found = {i: self.memory.load_turned(op, i[1]) for i, op in loads.items() if isinstance(op, tile.LoadOp)}
+        needed = self._needed_items()
+        found = {
+            i: self.memory.load_turned(op, i[1])
+            for i, op in loads.items()
+            if isinstance(op, tile.LoadOp) and i in needed
+        }
         for n in range(self.plan.lanes):
             with self._scope():
                 self.position.index[dim] = add(self.builder, start, i64(n))
@@ -473,7 +523,8 @@ class NestEmitter:
         """The items that are computed before an item; none where a register holds it."""
         if item in self._turned or self._find(item) is not None:
             return ()
-        return self._operands_of(item)
+        chosen = self.sets.chosen(item, self.position.parts)
+        return self._operands_of(item) if chosen is None else (chosen,)
 
     def _compute(self, value: SSAValue, at: Indices) -> Value:
         op = value.owner
@@ -484,6 +535,9 @@ class NestEmitter:
         if isinstance(op, tile.LoadOp):
             raw = self._turned.get((value, at))
             return self.memory.load(op, at) if raw is None else self.memory.filled(op, at, raw)
+        chosen = self.sets.chosen((value, at), self.position.parts)
+        if chosen is not None:
+            return self.value(*chosen)
         if isinstance(op, tile.IotaOp):
             return self.memory.expression(op.map.results[0], at, list(op.symbols))
         if isinstance(op, tile.FillPaddingOp):

@@ -35,6 +35,13 @@ def add(builder: Builder, left: Value, right: Value) -> Value:
     return builder.add(left, right, flags=["nsw"])
 
 
+def subtract(builder: Builder, left: Value, right: Value) -> Value:
+    a, b = static(left), static(right)
+    if a is not None and b is not None:
+        return i64(a - b)
+    return left if b == 0 else builder.sub(left, right, flags=["nsw"])
+
+
 def multiply(builder: Builder, left: Value, factor: int) -> Value:
     value = static(left)
     if value is not None:

@@ -16,6 +16,7 @@ from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
 from tilewright.passes.affine_access import Access, Form, Indices, access_of, address_terms, linear_form
 from tilewright.targets.cpu.context import FunctionContext
+from tilewright.targets.cpu.index_sets import IndexSets, Linear
 from tilewright.targets.cpu.loops import (
     I1,
     I8,
@@ -36,6 +37,7 @@ from tilewright.targets.cpu.loops import (
 from tilewright.targets.cpu.masked_memory import gather, masked_load, masked_store, scatter, store_first_lane
 from tilewright.targets.cpu.nest_plan import NestPlan, access, is_place, lanes_vary
 from tilewright.targets.cpu.past_caches import outgrows_cache, store_past_caches
+from tilewright.targets.cpu.strided_loads import has_strided_load, load_reversed, load_strided
 from tilewright.targets.cpu.transposed_loads import load_transposed
 from tilewright.targets.llvm.conversions import emit_cast, load_form, narrow, widen
 from tilewright.targets.llvm.functions import emit_function
@@ -57,9 +59,10 @@ WINDOWS_AHEAD = 2
 
 @dataclass(eq=False)
 class Position:
-    """The position of emission: the index of every open loop, and the active lanes."""
+    """The position of emission: the index of every open loop, which part of a cut loop it is, the active lanes."""
 
     index: dict[int, Value] = field(default_factory=dict)
+    parts: dict[int, int] = field(default_factory=dict[int, int])
     mask: Value | None = None  # None when all lanes are on
     tail: int | None = None  # how many lanes `mask` lets through, where that is known
     count: Value | None = None  # how many lanes `mask` lets through
@@ -74,6 +77,7 @@ class NestMemory:
         self,
         context: FunctionContext,
         plan: NestPlan,
+        sets: IndexSets,
         position: Position,
         value_of: Callable[[SSAValue, Indices], Value],
         past: frozenset[tile.StoreOp],
@@ -81,6 +85,7 @@ class NestMemory:
         self.context = context
         self.builder: Builder = context.builder
         self.plan = plan
+        self.sets = sets
         self.position = position
         self.value_of = value_of
         self.past = past
@@ -133,6 +138,14 @@ class NestMemory:
             return self.position.index[dim]
         base = broadcast(self.builder, self.position.index[dim], self.plan.lanes)
         return self.builder.add(base, lane_numbers(I64, self.plan.lanes))
+
+    def linear(self, linear: Linear) -> Value:
+        """The value of a linear expression of index scalars, scalar tiles and loops that do not move along vectors."""
+        total: Value = i64(linear.constant)
+        for term, coefficient in linear.terms:
+            value = self.position.index[term] if isinstance(term, int) else self._symbol(*term)
+            total = add(self.builder, total, multiply(self.builder, value, coefficient))
+        return total
 
     def form_value(self, form: Form, symbols: Sequence[SSAValue]) -> Value:
         """A form's value for the first lane."""
@@ -236,6 +249,9 @@ class NestMemory:
         for position, size in enumerate(found.type.shape):
             form = found.forms[position]
             low, high = self._range(found, position)
+            least, greatest = self.sets.limits(found, position, self.position.parts)
+            low = low if least is None else max(low, least)
+            high = high if greatest is None else min(high, greatest)
             surely = low >= 0 and (high < size or (form is not None and self._is_clipped(form, found, size, clipped)))
             if not surely:
                 result.append(position)
@@ -304,6 +320,9 @@ class NestMemory:
             self._ask_for_next_window(op, found)
             self._ask_for_stream(op, found)
             return self._load_vector(found, dtype, guard, fill)
+        stride = found.stride_along(self.plan.vector_dim, vary)
+        if stride == -1 or (guard is None and self.position.mask is None and has_strided_load(stride)):
+            return self._load_strided(found, stride or 0, dtype, guard, fill)
         return self._gather(found, dtype, guard, fill)
 
     def load_turned(self, op: tile.LoadOp, at: Indices) -> list[Value] | None:
@@ -469,6 +488,18 @@ class NestMemory:
 
     def _claim(self, pointer: Value) -> None:
         prefetch(self.builder, offset_pointer(self.builder, pointer, i64(STORED_AHEAD_BYTES), 1), 1, to_write=True)
+
+    def _load_strided(self, found: Access, stride: int, dtype: DType, guard: Value | None, fill: float | int) -> Value:
+        pointer = self._pointer(found, [self._first_lane(found, i) for i in range(len(found.type.shape))])
+        shape = load_form(dtype, self.plan.lanes)
+        if stride != -1:
+            raw = load_strided(self.builder, pointer, stride, shape, dtype.itemsize)
+            return widen(self.builder, raw, dtype)
+        mask = self._both(guard, self.position.mask)
+        if mask is not None:
+            mask = broadcast(self.builder, mask, self.plan.lanes)
+        raw = load_reversed(self.builder, pointer, mask, shape, dtype.itemsize)
+        return self._filled(widen(self.builder, raw, dtype), guard, fill)
 
     def _gather(self, found: Access, dtype: DType, guard: Value | None, fill: float | int) -> Value:
         pointers = self._lane_pointers(found)

@@ -1,0 +1,148 @@
+"""Loops cut where a `select` changes sides: what they compute, against NumPy, and what code they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tilewright as tw
+
+DTYPES = ["f4", "f8", "f2", "i1", "u1", "i4", "i8", "?"]
+SIZES = st.sampled_from([1, 2, 3, 7, 16, 33, 64, 100, 257])
+
+
+def drawn(shape: Sequence[int], dtype: str, seed: int = 0) -> np.ndarray:
+    values = np.random.default_rng(seed).standard_normal(shape) * 50
+    return values > 0 if dtype == "?" else values.astype(dtype)
+
+
+def check(function: Any, reference: Any, *arrays: Any) -> None:
+    found = tw.jit(function)(*arrays)
+    expected = reference(*arrays)
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+
+
+@given(
+    st.lists(SIZES, min_size=1, max_size=3),
+    st.lists(st.sampled_from([0, 1, 2, 5, 16, 31, 64, 100]), min_size=2, max_size=20),
+    st.sampled_from(DTYPES),
+    st.data(),
+)
+@settings(max_examples=40, deadline=None)
+def test_concatenations(shape: list[int], sizes: list[int], dtype: str, data: st.DataObject) -> None:
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    arrays = [drawn([*shape[:axis], size, *shape[axis + 1 :]], dtype, n) for n, size in enumerate(sizes)]
+    check(lambda *xs: tw.concat(xs, axis=axis), lambda *xs: np.concatenate(xs, axis=axis), *arrays)
+    if dtype != "?":
+        check(
+            lambda *xs: tw.flip(tw.concat(xs, axis=axis), axis=axis) * 2,
+            lambda *xs: np.flip(np.concatenate(xs, axis=axis), axis=axis) * np.array(2, dtype),
+            *arrays,
+        )
+
+
+@given(st.lists(SIZES, min_size=1, max_size=3), st.sampled_from(DTYPES), st.data())
+@settings(max_examples=40, deadline=None)
+def test_paddings_rolls_and_window_updates(shape: list[int], dtype: str, data: st.DataObject) -> None:
+    widths = [(data.draw(st.integers(0, 20)), data.draw(st.integers(0, 20))) for _ in shape]
+    x = drawn(shape, dtype)
+    check(lambda x: tw.pad(x, widths), lambda x: np.pad(x, widths), x)
+    axis, distance = data.draw(st.integers(0, len(shape) - 1)), data.draw(st.integers(-300, 300))
+    check(lambda x: tw.roll(x, distance, axis=axis), lambda x: np.roll(x, distance, axis=axis), x)
+    update = drawn([data.draw(st.integers(1, n)) for n in shape], dtype, 1)
+    starts = [np.int64(data.draw(st.integers(-2, n + 2))) for n in shape]
+    check(lambda x, y, *at: tw.dynamic_update_slice(x, y, list(at)), updated, x, update, *starts)
+
+
+def updated(x: np.ndarray, update: np.ndarray, *starts: np.int64) -> np.ndarray:
+    lows = [min(max(int(s), 0), n - m) for s, n, m in zip(starts, x.shape, update.shape, strict=True)]
+    result = x.copy()
+    result[tuple(slice(low, low + m) for low, m in zip(lows, update.shape, strict=True))] = update
+    return result
+
+
+@given(SIZES, SIZES, st.integers(-20, 20), st.sampled_from(["f4", "i8", "u1"]))
+@settings(max_examples=30, deadline=None)
+def test_masks_between_two_positions(rows: int, columns: int, diagonal: int, dtype: str) -> None:
+    x = drawn((rows, columns), dtype)
+    check(lambda x: tw.tril(x, k=diagonal), lambda x: np.tril(x, diagonal), x)
+    check(lambda x: tw.triu(x, k=diagonal), lambda x: np.triu(x, diagonal), x)
+
+    def banded(xp: Any, x: Any) -> Any:
+        i, j = xp.arange(rows)[:, None], xp.arange(columns)[None, :]
+        return xp.where((j - i <= 3) & (j >= i - 5), x, x[:1])
+
+    check(lambda x: banded(tw, x), lambda x: banded(np, x), x)
+
+
+@given(st.sampled_from(["x[:, ::2]", "x[:, 1::3]", "x[::2, 2::4]", "x[:, ::5]"]), SIZES, st.sampled_from(DTYPES))
+@settings(max_examples=30, deadline=None)
+def test_elements_a_stride_apart(expression: str, columns: int, dtype: str) -> None:
+    x = drawn((3, 4 * columns), dtype)
+    code = compile(f"lambda xp, x: xp.where({expression} == {expression}, {expression}, x[:1, :1])", "strided", "eval")
+    function = eval(code)
+    check(lambda x: function(tw, x), lambda x: function(np, x), x)
+    code = compile(f"lambda xp, x: {expression.replace('x[', 'xp.flip(x, axis=1)[')}", "reversed", "eval")
+    reversed_function = eval(code)
+    check(lambda x: reversed_function(tw, x), lambda x: reversed_function(np, x), x)
+
+
+def test_memory_that_a_stride_ends_with_is_all_that_is_read() -> None:
+    """The last element of a page before one that may not be read."""
+    import ctypes
+    import mmap
+
+    page = mmap.PAGESIZE
+    memory = mmap.mmap(-1, 2 * page)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mprotect(ctypes.c_void_p(address + page), ctypes.c_size_t(page), 0) == 0
+    try:
+        for stride in (2, 3, 4):
+            count = 200
+            source = (ctypes.c_float * (stride * (count - 1) + 1)).from_address(
+                address + page - 4 * (stride * (count - 1) + 1)
+            )
+            x = np.ctypeslib.as_array(source)
+            x[:] = np.arange(len(x))
+            found = tw.jit(lambda x, stride=stride: x[::stride] + 1)(x)
+            np.testing.assert_array_equal(found, x[::stride] + 1)
+    finally:
+        libc.mprotect(ctypes.c_void_p(address + page), ctypes.c_size_t(page), 3)
+
+
+def kernel_text(function: Any, *shapes: tuple[int, ...]) -> str:
+    arrays = [tw.ShapeDtype(shape, tw.f32) for shape in shapes]
+    return tw.jit(function).lower(*arrays).compile("cpu").ir("llvm")
+
+
+def test_each_part_of_a_concatenation_loads_one_operand() -> None:
+    text = kernel_text(lambda *xs: tw.concat(xs, axis=0), *[(64, 1024)] * 32)
+    assert "llvm.masked.load" not in text
+    # A copy of each operand in the loop of its part, and no other.
+    assert len(re.findall(r"= load <\d+ x float>", text)) == 32
+
+
+def test_padding_is_not_compared_for_each_element() -> None:
+    text = kernel_text(lambda x: tw.pad(x, ((1, 1), (0, 0))) * 2, (100, 256))
+    assert "llvm.masked.load" not in text
+    assert not re.search(r"select <\d+ x i1>", text)
+
+
+def test_short_parts_along_vectors_stay_in_one_loop() -> None:
+    text = kernel_text(lambda x: tw.pad(x, ((0, 0), (1, 1))), (100, 14))
+    assert "llvm.masked.load" in text
+
+
+@pytest.mark.parametrize("count", [64, 65, 130])
+def test_many_operands(count: int) -> None:
+    arrays = [drawn((3, 40), "f4", n) for n in range(count)]
+    for axis in (0, 1):
+        check(lambda *xs, axis=axis: tw.concat(xs, axis=axis), lambda *xs, a=axis: np.concatenate(xs, axis=a), *arrays)

@@ -1,0 +1,355 @@
+"""Index set splitting: loops of a nest are cut where a `select` changes sides, so that each part computes one side.
+
+Concatenations, paddings and window updates select by position: `select(i < 64, x[i], y[i - 64])`. In one loop both
+sides would be loaded, under masks, for every vector. Cut at 64, one loop copies `x` and another one `y`, without a
+mask, as each knows that its loads are inside. The bounds may depend on index scalars, on scalar tiles and on the
+indices of outer loops: they are computed when the loop begins.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from xdsl.ir import Operation
+
+from tilewright.dialects import tile
+from tilewright.dialects.base import array_type
+from tilewright.dialects.walks import producers_first
+from tilewright.passes.affine_access import Access, linear_form
+from tilewright.targets.cpu.nest_plan import Item, NestPlan, is_place, operand_items, root_indices
+
+# Bounds on the code of a nest: bodies, and items that they compute together.
+MOST_BODIES, MOST_ITEMS = 64, 4096
+# Vectors that are loaded and stored in the time of one whose lanes are compared, loaded under a mask and selected.
+MASKED_LOAD = 1.5
+# Comparisons as `difference < bound`, or not.
+_COMPARISONS = {"less": (0, True), "greater_equal": (0, False), "less_equal": (1, True), "greater": (1, False)}
+# Values at the same place as their operand.
+_MOVES = tile.BroadcastOp | tile.TransposeOp | tile.SliceOp | tile.ReshapeOp
+
+# A nest dim, or an index scalar or scalar tile.
+Term = int | Item
+
+
+@dataclass(frozen=True)
+class Linear:
+    """`constant + sum(coefficient * term)`."""
+
+    constant: int
+    terms: tuple[tuple[Term, int], ...] = ()
+
+    @property
+    def key(self) -> frozenset[tuple[Term, int]]:
+        """The terms: two with equal ones differ by a constant."""
+        return frozenset(self.terms)
+
+    def coefficient(self, term: Term) -> int:
+        return dict(self.terms).get(term, 0)
+
+    def plus(self, other: Linear, factor: int = 1) -> Linear:
+        sums = dict(self.terms)
+        for term, coefficient in other.terms:
+            sums[term] = sums.get(term, 0) + factor * coefficient
+        terms = tuple((term, coefficient) for term, coefficient in sums.items() if coefficient)
+        return Linear(self.constant + factor * other.constant, terms)
+
+    def without(self, term: Term) -> Linear:
+        return Linear(self.constant, tuple(each for each in self.terms if each[0] != term))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`difference < bound` where `is_below`, else `difference >= bound`."""
+
+    difference: Linear
+    bound: int
+    is_below: bool
+
+    def change(self, dim: int) -> Change | None:
+        """The index along a dim at which the comparison changes; None where it does not advance by ones."""
+        coefficient = self.difference.coefficient(dim)
+        if abs(coefficient) != 1:
+            return None
+        # d + rest < bound up to bound - rest; rest - d < bound from rest - bound + 1 on.
+        rest = self.difference.without(dim)
+        start = Linear(self.bound if coefficient == 1 else 1 - self.bound)
+        at = start.plus(rest, -coefficient)
+        return Change(dim, at, holds_before=self.is_below == (coefficient == 1))
+
+
+@dataclass(frozen=True)
+class Change:
+    """A comparison holds before a position of a dim and not from there on, or vice versa."""
+
+    dim: int
+    at: Linear
+    holds_before: bool
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The indices at which a loop is cut: `base` plus each of the offsets, which ascend."""
+
+    base: Linear
+    offsets: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class IndexSets:
+    """The loops that are cut, by dim, and the comparisons that hold or do not in the whole of a part."""
+
+    plan: NestPlan
+    cuts: dict[int, Cut] = field(default_factory=dict[int, Cut])
+    comparisons: dict[Item, Comparison] = field(default_factory=dict[Item, Comparison])
+    changes: dict[Item, Change] = field(default_factory=dict[Item, Change])
+
+    def holds(self, condition: Item, parts: Mapping[int, int]) -> bool | None:
+        """Whether a condition holds in the open parts of loops; None where that differs from position to position."""
+        value, at = condition
+        op = value.owner
+        if condition in self.changes:
+            return self._compares(condition, parts)
+        if isinstance(op, _MOVES):
+            return self.holds(operand_items(op, at, self.plan)[0], parts)
+        if isinstance(op, tile.MapOp) and op.fn in ("bitwise_and", "bitwise_or"):
+            found = [self.holds(item, parts) for item in operand_items(op, at, self.plan)]
+            decides = op.fn == "bitwise_or"
+            return decides if decides in found else None if None in found else not decides
+        return None
+
+    def _compares(self, comparison: Item, parts: Mapping[int, int]) -> bool | None:
+        change = self.changes[comparison]
+        if change.dim not in parts:
+            return None
+        number = self.cuts[change.dim].offsets.index(change.at.constant)
+        return (parts[change.dim] <= number) == change.holds_before
+
+    def chosen(self, item: Item, parts: Mapping[int, int]) -> Item | None:
+        """The side of a `select` that is taken everywhere in the open parts."""
+        value, at = item
+        op = value.owner
+        if not self.cuts or not isinstance(op, tile.MapOp) or op.fn != "select":
+            return None
+        condition, first, second = operand_items(op, at, self.plan)
+        holds = self.holds(condition, parts)
+        return None if holds is None else first if holds else second
+
+    def taken(self, item: Item, parts: Mapping[int, int]) -> Sequence[Item]:
+        """The items that an item is computed from in the open parts."""
+        chosen = self.chosen(item, parts)
+        return _needs(self.plan, item) if chosen is None else (chosen,)
+
+    def needed(self, parts: Mapping[int, int]) -> set[Item]:
+        """All items that the open parts compute."""
+        roots = [
+            (value, root_indices(self.plan, root))
+            for root in self.plan.roots
+            for value in root.operands
+            if not is_place(value)
+        ]
+        return set(producers_first(roots, lambda item: self.taken(item, parts)))
+
+    def limits(self, found: Access, position: int, parts: Mapping[int, int]) -> tuple[int | None, int | None]:
+        """The least and the greatest value of a coordinate in the open parts, where comparisons bound it."""
+        linear = self._coordinate(found, position) if parts else None
+        low: int | None = None
+        high: int | None = None
+        if linear is None:
+            return low, high
+        for item, comparison in self.comparisons.items():
+            holds = self._compares(item, parts)
+            if holds is None:
+                continue
+            least, greatest = _bounds(linear, comparison, holds)
+            low = least if low is None or (least is not None and least > low) else low
+            high = greatest if high is None or (greatest is not None and greatest < high) else high
+        return low, high
+
+    def _coordinate(self, found: Access, position: int) -> Linear | None:
+        form = found.forms[position]
+        if form is None:
+            return None
+        terms: list[tuple[Term, int]] = list(form.dims)
+        terms += [(_stripped(self.plan, (found.symbols[s], found.at)), c) for s, c in form.symbols]
+        return Linear(form.constant).plus(Linear(0, tuple(terms)))
+
+
+def _bounds(linear: Linear, comparison: Comparison, holds: bool) -> tuple[int | None, int | None]:
+    """The least and greatest value of a linear expression that differs from a compared one by a constant, or adds up to
+    one with it."""
+    difference, bound = comparison.difference, comparison.bound
+    below = holds == comparison.is_below
+    if linear.key == difference.key:
+        apart = linear.constant - difference.constant
+        return (None, bound - 1 + apart) if below else (bound + apart, None)
+    total = linear.plus(difference)
+    if not total.terms:
+        return (total.constant - bound + 1, None) if below else (None, total.constant - bound)
+    return None, None
+
+
+def split_index_sets(plan: NestPlan) -> IndexSets:
+    """Choose the loops of a nest to cut."""
+    sets = IndexSets(plan)
+    found: dict[int, list[_Selection]] = {}
+    for item in plan.dependences:
+        if _is_select(item):
+            for selection in _selections(plan, item):
+                found.setdefault(selection.change.dim, []).append(selection)
+    # The vector dim last, whose loop gains least.
+    for dim in sorted(found, key=lambda dim: dim == plan.vector_dim):
+        by_base: dict[frozenset[tuple[Term, int]], list[_Selection]] = {}
+        for each in found[dim]:
+            by_base.setdefault(each.change.at.key, []).append(each)
+        _add_cut(sets, dim, max(by_base.values(), key=len))
+    return sets
+
+
+@dataclass(frozen=True)
+class _Selection:
+    """A `select` by a comparison of positions."""
+
+    select: Item
+    place: Item
+    comparison: Comparison
+    change: Change
+
+
+def _selections(plan: NestPlan, select: Item) -> Iterator[_Selection]:
+    condition = _needs(plan, select)[0]
+    for place, comparison in _comparisons(plan, condition).items():
+        change = _change(plan, comparison)
+        if change is not None:
+            yield _Selection(select, place, comparison, change)
+
+
+def _add_cut(sets: IndexSets, dim: int, selections: Sequence[_Selection]) -> None:
+    """Cut a loop, if that is predicted to save time and makes no more code than there may be."""
+    plan, first = sets.plan, selections[0].change
+    cut = Cut(Linear(0, first.at.terms), tuple(sorted({each.change.at.constant for each in selections})))
+    loads = sum(_loaded_sides(plan, item) for item in {each.select: None for each in selections})
+    if not loads or (dim == plan.vector_dim and not _gains(plan, cut, loads)):
+        return
+    cuts, comparisons, changes = dict(sets.cuts), dict(sets.comparisons), dict(sets.changes)
+    sets.cuts[dim] = cut
+    sets.comparisons |= {each.place: each.comparison for each in selections}
+    sets.changes |= {each.place: each.change for each in selections}
+    if _is_too_large(sets):
+        sets.cuts, sets.comparisons, sets.changes = cuts, comparisons, changes
+
+
+def _is_too_large(sets: IndexSets) -> bool:
+    """Whether the bodies are too many, or compute too many items."""
+    parts = {dim: range(len(cut.offsets) + 1) for dim, cut in sets.cuts.items()}
+    if math.prod(map(len, parts.values())) > MOST_BODIES:
+        return True
+    items = 0
+    for numbers in itertools.product(*parts.values()):
+        items += len(sets.needed(dict(zip(parts, numbers, strict=True))))
+        if items > MOST_ITEMS:
+            return True
+    return False
+
+
+def _loaded_sides(plan: NestPlan, item: Item) -> int:
+    """How many sides of a `select` read memory, those aside that select themselves."""
+    if not _is_select(item):
+        return 0
+    sides = [side for side in _needs(plan, item)[1:] if not _is_select(side)]
+    return sum(
+        any(isinstance(each[0].owner, tile.LoadOp) for each in producers_first([side], lambda i: _needs(plan, i)))
+        for side in sides
+    )
+
+
+def _is_select(item: Item) -> bool:
+    op = item[0].owner
+    return isinstance(op, tile.MapOp) and op.fn == "select"
+
+
+def _needs(plan: NestPlan, item: Item) -> Sequence[Item]:
+    value, at = item
+    return operand_items(value.owner, at, plan) if isinstance(value.owner, Operation) else ()
+
+
+def _comparisons(plan: NestPlan, condition: Item) -> dict[Item, Comparison]:
+    """The comparisons of positions that a condition is a conjunction or disjunction of."""
+    found: dict[Item, Comparison] = {}
+    for item in producers_first([condition], lambda item: _parts(plan, item)):
+        comparison = _comparison(plan, item)
+        if comparison is not None:
+            found[item] = comparison
+    return found
+
+
+def _parts(plan: NestPlan, item: Item) -> Sequence[Item]:
+    op = item[0].owner
+    joins = isinstance(op, tile.MapOp) and op.fn in ("bitwise_and", "bitwise_or")
+    return _needs(plan, item) if joins or isinstance(op, _MOVES) else ()
+
+
+def _comparison(plan: NestPlan, item: Item) -> Comparison | None:
+    value, at = item
+    op = value.owner
+    if not isinstance(op, tile.MapOp) or op.fn not in _COMPARISONS:
+        return None
+    left, right = (_linear(plan, each) for each in operand_items(op, at, plan))
+    return None if left is None or right is None else Comparison(left.plus(right, -1), *_COMPARISONS[op.fn])
+
+
+def _linear(plan: NestPlan, item: Item) -> Linear | None:
+    """The position that a tile of 64-bit integers holds, or a constant; None where it is something else."""
+    value, at = _stripped(plan, item)
+    op = value.owner
+    if is_place(value) or array_type(value).dtype.name != "i64":
+        return None
+    if isinstance(op, tile.FullOp):
+        return Linear(int(op.value))
+    if not isinstance(op, tile.IotaOp):
+        return None
+    form = linear_form(op.map.results[0], at)
+    if form is None:
+        return None
+    terms: list[tuple[Term, int]] = list(form.dims)
+    terms += [(_stripped(plan, (op.symbols[s], at)), c) for s, c in form.symbols]
+    return Linear(form.constant).plus(Linear(0, tuple(terms)))
+
+
+def _stripped(plan: NestPlan, item: Item) -> Item:
+    """The item that broadcasts, transposes and slices move; index scalars do not vary."""
+    value, at = item
+    if is_place(value):
+        return value, ()
+    while isinstance(value.owner, _MOVES):
+        value, at = operand_items(value.owner, at, plan)[0]
+    return value, at
+
+
+def _change(plan: NestPlan, comparison: Comparison) -> Change | None:
+    """The index at which a comparison changes along the innermost loop that it depends on, if that loop can be cut."""
+    dims = [term for term, _ in comparison.difference.terms if isinstance(term, int)]
+    if not dims:
+        return None
+    dim = max(dims, key=plan.order.index)
+    outside = set(plan.order[: plan.order.index(dim)])
+    tiles = [term for term, _ in comparison.difference.terms if not isinstance(term, int) and not is_place(term[0])]
+    fixed = all(plan.dependences.get(term, {dim}) <= outside for term in tiles)
+    return comparison.change(dim) if fixed and _can_cut(plan, dim) else None
+
+
+def _can_cut(plan: NestPlan, dim: int) -> bool:
+    """Whether the loop along a dim may be several loops: sums keep their order, blocks are transposed as a whole."""
+    if dim in plan.reduced or (plan.row_by_row and dim == plan.vector_dim):
+        return False
+    return plan.turned_dim is None or dim not in (plan.turned_dim, plan.vector_dim)
+
+
+def _gains(plan: NestPlan, cut: Cut, loads: int) -> bool:
+    """Whether to cut the loop along vectors: each part ends with a masked vector; in one loop each vector loads all
+    sides under masks."""
+    extent = plan.space[plan.vector_dim or 0]
+    vectors, parts = -(-extent // plan.lanes), len(cut.offsets) + 1
+    return vectors + parts < MASKED_LOAD * vectors * loads
