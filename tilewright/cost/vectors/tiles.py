@@ -17,7 +17,7 @@ ROW_BYTES = 2048
 TILES_A_THREAD = 2
 # Rows of a right operand that are read side by side, rows of a product that is bound by reading them, and how long
 # those are.
-STREAMED_DEPTH = 16
+STREAMED_DEPTH = 8
 STREAMED_ROWS = 4
 STREAMED_ROW_BYTES = 2048
 
@@ -32,7 +32,7 @@ def streaming_tile(rows: int, columns: int, depth: int, dtype: DType, machine: M
     """Blocks for a matmul of few rows whose right operand is read once, from memory, in place: as many columns as keep
     the accumulator in the first-level cache, so that memory is read in long runs."""
     item = dtype.compute.itemsize
-    most = machine.memory("l1").bytes // 3 // (item * rows)
+    most = machine.memory("l1").bytes // 2 // (item * rows)
     lanes = 4 * machine.lanes(dtype)
     return MatmulTile(
         rows, even_split(columns, max(lanes, min(most, columns // threads)), lanes), min(depth, STREAMED_DEPTH)
@@ -57,8 +57,18 @@ def matrix_tile(rows: int, columns: int, depth: int, atom: MatrixAtom, machine: 
     return MatmulTile(block_rows, block_columns, steps * atom.depth)
 
 
-# Rows of which each reads a right operand that lies with its depth inside, as it lies.
-ROWS_ALONG_DEPTH = 4
+# Rows of which each reads a right operand that is contiguous along the depth in place, and columns of a tile: enough
+# that their sums are written as whole lines, few enough that every thread gets several tiles.
+ROWS_ALONG_DEPTH, COLUMNS_ALONG_DEPTH = 4, 512
+
+
+def along_depth_tile(rows: int, columns: int, depth: int, dtype: DType, machine: Machine, threads: int) -> MatmulTile:
+    """Blocks for a matmul of few rows whose right operand is read once, from memory, along the depth: the whole of it
+    where the rows of the left operand stay in the first-level cache, as memory is read faster in long runs."""
+    item, lanes = dtype.compute.itemsize, machine.lanes(dtype)
+    steps = even_split(depth, max(lanes, machine.memory("l1").bytes // 2 // (item * rows)), lanes)
+    most = min(COLUMNS_ALONG_DEPTH, columns // (TILES_A_THREAD * threads))
+    return MatmulTile(rows, even_split(columns, max(lanes, most), lanes), min(depth, steps))
 
 
 # Of arrays that come from memory: two lines of each row that is written, so that as many rows are read side by side as

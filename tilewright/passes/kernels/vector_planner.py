@@ -11,7 +11,14 @@ from tilewright.cost.vectors.products import Product, best_candidate
 from tilewright.cost.vectors.reductions import Reduction, best_reduction_tile
 from tilewright.cost.vectors.register_blocks import RegisterBlock, micro_kernel_name
 from tilewright.cost.vectors.split_products import split_tile
-from tilewright.cost.vectors.tiles import is_streamed, matrix_tile, streaming_tile, turned_tile
+from tilewright.cost.vectors.tiles import (
+    ROWS_ALONG_DEPTH,
+    along_depth_tile,
+    is_streamed,
+    matrix_tile,
+    streaming_tile,
+    turned_tile,
+)
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type
 from tilewright.errors import CompilerBug
@@ -39,6 +46,7 @@ from tilewright.passes.kernels.vector_products import (
     last_sizes,
     matrix_atom_for,
     product_of,
+    reads_along_depth,
     reads_array,
     vector_matmul,
 )
@@ -109,6 +117,9 @@ class VectorPlanner:
             return vector_matmul(op, tile)
         if is_streamed(last_rows, last_columns, result.dtype) and reads_array(group, op):
             tile = streaming_tile(last_rows, last_columns, last_depth, result.dtype, self.machine, share)
+            return vector_matmul(op, tile)
+        if last_rows <= ROWS_ALONG_DEPTH and reads_along_depth(group, op):
+            tile = along_depth_tile(last_rows, last_columns, last_depth, result.dtype, self.machine, share)
             return vector_matmul(op, tile)
         product = product_of(group)
         parts = atom_of_parts(group, op, self.machine)
