@@ -99,6 +99,16 @@ def lanes_are_neighbours(registers: Table, strides: Mapping[Content, int]) -> bo
     return distances <= {0} or all(not strides.get(content, 0) for _, content in lanes)
 
 
+def stride_of_lanes(registers: Table, strides: Mapping[Content, int]) -> int | None:
+    """How far apart neighbouring lanes of a vector are in a memory with stride `strides[d]` for digit `d`; None where
+    that differs from lane to lane, or some hold copies."""
+    lanes = [(s.stride, c) for s, c in registers.slots.items() if kind_of(s.axis) == Kind.LANE]
+    if any(isinstance(content, Copy) or strides.get(content, 0) % stride for stride, content in lanes):
+        return None
+    found = {strides.get(content, 0) // stride for stride, content in lanes}
+    return found.pop() if len(found) == 1 else None
+
+
 def rows_are_lanes(registers: Table, memory: Table) -> bool:
     """Whether lane `l` of warp `w` holds row `32 w + l` of tensor memory, and registers its columns."""
     rows = {slot.stride: content for slot, content in memory.slots.items() if slot.axis == "tmem.row"}

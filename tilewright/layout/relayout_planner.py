@@ -29,6 +29,7 @@ from tilewright.layout.differences import (
     moved_slots,
     rows_are_lanes,
     shares_places,
+    stride_of_lanes,
 )
 from tilewright.layout.dims import static
 from tilewright.layout.iters import NO_AXIS, Partial, Replica
@@ -40,6 +41,9 @@ from tilewright.layout.scratch import Arrangement, arrangements, in_order, lanes
 from tilewright.machines.machine import Link, Machine, Memory
 
 REGISTER_BYTES = 4
+# Elements so far apart are loaded and stored as whole vectors whose lanes are shuffled: farther apart, a gather of
+# single elements is as fast.
+SHUFFLED_STRIDES = range(2, 5)
 
 
 class Planner:
@@ -335,10 +339,18 @@ class Planner:
             kinds[kind_of(slot.axis)] *= content.extent if is_needed else 1
         vectors = kinds[Kind.REGISTER] * kinds[Kind.WARP]
         is_whole = lanes_are_neighbours(registers, strides)
-        count = vectors if is_whole else vectors * kinds[Kind.LANE]
-        each = "move" if is_whole else "gather" if move == Move.LOAD else "scatter"
+        apart = (None if is_whole else stride_of_lanes(registers, strides)) or 0
+        if is_whole:
+            count, each, what = vectors, "move", "vectors"
+        elif apart in SHUFFLED_STRIDES and (move == Move.LOAD or _fills_gaps(registers, strides, apart)):
+            # Loads: as many vectors as lanes are apart, and shuffles that join them. Stores join as many, each once.
+            count = vectors * (2 * apart - 1 if move == Move.LOAD else apart)
+            each, what = "move", "vectors and shuffles"
+        else:
+            count, what = vectors * kinds[Kind.LANE], "elements one by one"
+            each = "gather" if move == Move.LOAD else "scatter"
         seconds = max(count * self._cycles(each), lines * memory.line_bytes / memory.bytes_per_second)
-        detail = f"{count} {'vectors' if is_whole else 'elements one by one'}, {lines} lines"
+        detail = f"{count} {what}, {lines} lines"
         return Step(move, result, Kind.WARP, seconds, detail)
 
     def _with_barrier(self, step: Step, *layouts: Layout) -> Step:
@@ -450,6 +462,16 @@ class Planner:
 def _bits_where_possible(source: Table, target: Table) -> tuple[Table, Table]:
     first, second = bitwise(source), bitwise(target)
     return (source, target) if first is None or second is None else (first, second)
+
+
+def _fills_gaps(registers: Table, strides: Mapping[Content, int], apart: int) -> bool:
+    """Whether other registers hold what is between neighbouring lanes in memory."""
+    between = [
+        content.extent
+        for slot, content in registers.slots.items()
+        if kind_of(slot.axis) == Kind.REGISTER and 0 < strides.get(content, 0) < apart
+    ]
+    return prod(between) == apart
 
 
 def _stored_once(table: Table) -> Table:

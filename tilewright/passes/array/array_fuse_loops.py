@@ -48,6 +48,7 @@ from tilewright.passes.array.fusion import (
     users,
 )
 from tilewright.passes.base import Remark, Unit, blocks_of, where
+from tilewright.passes.kernels.lower_loop_group import is_short_transpose
 from tilewright.passes.kernels.lower_ordered_group import ORDERED
 from tilewright.passes.kernels.planners import planner_for
 from tilewright.passes.kernels.tile_builder import PULLABLE
@@ -99,7 +100,8 @@ def _is_array(op: Operation) -> bool:
 
 
 def _fuse_block(unit: Unit, block: Block) -> None:
-    windows = planner_for(unit.machine, unit.threads).most_windows
+    planner = planner_for(unit.machine, unit.threads)
+    windows = planner.most_windows
     group_of: dict[Operation, _Group] = {}
     members_of: dict[Operation, set[Operation]] = {}
     order = BlockOrder(block)
@@ -128,8 +130,25 @@ def _fuse_block(unit: Unit, block: Block) -> None:
                 order.note_group(merged.ops)
     for group in dict.fromkeys(group_of.values()):
         members = group.ops | set(inline_closure((o for op in group.ops for o in op.operands), block))
+        if planner.shuffles_lanes:
+            members |= _stored_transpose(unit, group.ops, members, block)
         make_group(block, members, "loop", describe(sorted(group.ops, key=order.index.__getitem__)))
     _group_rest(block)
+
+
+def _stored_transpose(unit: Unit, ops_: set[Operation], members: set[Operation], block: Block) -> set[Operation]:
+    """The transpose that stores the only result of elementwise operations, where the kernel can store it in that order:
+    what it loads is then a few elements apart."""
+    outside = {u for op in ops_ for r in op.results for u in users(r) if in_block(u, block) not in members}
+    transpose = outside.pop() if len(outside) == 1 else None
+    if not isinstance(transpose, array.TransposeOp) or transpose.parent_block() is not block:
+        return set()
+    stored = all(not loops(u) and (not is_inline(u) or is_unit_reshape(u)) for u in users(transpose.results[0]))
+    if not stored or not is_short_transpose(transpose) or not all(isinstance(op, ELEMENTWISE) for op in ops_):
+        return set()
+    subject = f"transpose at {where(transpose)}"
+    unit.remarks.append(Remark("array-fuse-loops", subject, "fused", "lanes are shuffled as they are loaded"))
+    return {transpose}
 
 
 def _group_rest(block: Block) -> None:

@@ -46,6 +46,7 @@ class CorePlanner:
     matmuls: tuple[type[schedules.Schedule], ...] = (schedules.CoreMatmul,)
     tile_kernels: tuple[type[schedules.Schedule], ...] = ()
     most_of_window: int = 32
+    shuffles_lanes: bool = False
     sums_in_blocks: bool = False  # cores share the one loop of a long sum, and add partial sums in their own order
     scans_in_turns: bool = True
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from tilewright import schedules
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dialects.rewriting import yielded
 from tilewright.dtypes import DType
+from tilewright.layout.relayout_planner import SHUFFLED_STRIDES
 from tilewright.passes.kernels.indexing import Axis, Coordinates, Linear
 from tilewright.passes.kernels.tile_builder import TileBuilder
 
@@ -86,8 +88,20 @@ def loop_space(group: array.FusedOp) -> tuple[int, ...]:
 
 
 def has_transpose(group: array.FusedOp, space: tuple[int, ...]) -> bool:
-    """Whether a group transposes arrays of more than one dimension."""
-    return len(space) > 1 and any(isinstance(op, array.TransposeOp) for op in group.body.block.ops)
+    """Whether a group transposes arrays of more than one dimension, so that neighbours are far apart."""
+    ops_ = group.body.block.ops
+    if not space or space[-1] in SHUFFLED_STRIDES:
+        return False  # whole vectors are interleaved
+    return len(space) > 1 and any(isinstance(op, array.TransposeOp) and not is_short_transpose(op) for op in ops_)
+
+
+def is_short_transpose(op: Operation) -> bool:
+    """Whether elements that a transpose makes neighbours are a few elements apart before: so few that vector units load
+    whole vectors and shuffle their lanes."""
+    if not isinstance(op, array.TransposeOp):
+        return False
+    shape, permutation = array_type(op.operands[0]).shape, op.permutation
+    return len(shape) > 1 and math.prod(shape[permutation[-1] + 1 :]) in SHUFFLED_STRIDES
 
 
 def _space_of_parts(op: array.ReduceOp) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -26,6 +26,7 @@ class KernelPlanner(Protocol):
         most_windows: the most arrays, and windows of them, that a fused kernel may read and store; None: any number.
         most_of_window: the most elements of a reduced window that a kernel holds at once; None: one after the other.
         sums_in_blocks: whether long sums are nested, with a partial sum for each block of trips.
+        shuffles_lanes: whether elements a few apart are loaded and stored as vectors whose lanes are shuffled.
         scans_in_turns: whether one program instance scans all parts of a line, one after the other.
     """
 
@@ -40,6 +41,9 @@ class KernelPlanner(Protocol):
 
     @property
     def most_of_window(self) -> int | None: ...
+
+    @property
+    def shuffles_lanes(self) -> bool: ...
 
     @property
     def sums_in_blocks(self) -> bool: ...

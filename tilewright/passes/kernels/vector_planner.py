@@ -76,6 +76,7 @@ class VectorPlanner:
     tile_kernels: tuple[type[schedules.Schedule], ...] = ()
     most_windows: None = None
     most_of_window: None = None
+    shuffles_lanes: bool = True
     sums_in_blocks: bool = True
     scans_in_turns: bool = False
 

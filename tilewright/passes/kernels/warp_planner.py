@@ -81,6 +81,7 @@ class WarpPlanner:
     tile_kernels: tuple[type[schedules.Schedule], ...] = (schedules.TileKernel,)
     most_windows: None = None
     most_of_window: int = 256
+    shuffles_lanes: bool = False
     sums_in_blocks: bool = True
     scans_in_turns: bool = True
 

@@ -116,7 +116,9 @@ class NestEmitter:
             self._body()
             return
         dim = plan.order[level]
-        if dim in self.sets.cuts:
+        if dim == plan.interleaved_dim and self.position.mask is None and self._stores_inside():
+            self._interleave(dim)
+        elif dim in self.sets.cuts:
             self._parts(level, dim, self.sets.cuts[dim])
         elif dim == plan.vector_dim:
             self._vector_loop(level, dim)
@@ -145,6 +147,22 @@ class NestEmitter:
                 self._part(level, dim, start, end)
                 del self.position.parts[dim]
             start = end
+
+    def _stores_inside(self) -> bool:
+        stores = [root for root in self.plan.roots if isinstance(root, tile.StoreOp)]
+        return all(self.memory.is_inside(store, root_indices(self.plan, store)) for store in stores)
+
+    def _interleave(self, dim: int) -> None:
+        """Compute a vector for each position of the innermost loop, and store the lanes of all side by side."""
+        stores = [root for root in self.plan.roots if isinstance(root, tile.StoreOp)]
+        rows: list[list[Value]] = []
+        for n in range(self.plan.space[dim]):
+            with self._scope():
+                self.position.index[dim] = i64(n)
+                rows.append([self.value(store.value, root_indices(self.plan, store)) for store in stores])
+        self.position.index[dim] = i64(0)
+        for store, values in zip(stores, zip(*rows, strict=True), strict=True):
+            self.memory.store_interleaved(store, root_indices(self.plan, store), values)
 
     def _part(self, level: int, dim: int, start: Value, end: Value) -> None:
         if dim == self.plan.vector_dim:

@@ -37,7 +37,12 @@ from tilewright.targets.cpu.loops import (
 from tilewright.targets.cpu.masked_memory import gather, masked_load, masked_store, scatter, store_first_lane
 from tilewright.targets.cpu.nest_plan import NestPlan, access, is_place, lanes_vary
 from tilewright.targets.cpu.past_caches import outgrows_cache, store_past_caches
-from tilewright.targets.cpu.strided_loads import has_strided_load, load_reversed, load_strided
+from tilewright.targets.cpu.strided_access import (
+    has_strided_access,
+    load_reversed,
+    load_strided,
+    store_interleaved,
+)
 from tilewright.targets.cpu.transposed_loads import load_transposed
 from tilewright.targets.llvm.conversions import emit_cast, load_form, narrow, widen
 from tilewright.targets.llvm.functions import emit_function
@@ -321,7 +326,7 @@ class NestMemory:
             self._ask_for_stream(op, found)
             return self._load_vector(found, dtype, guard, fill)
         stride = found.stride_along(self.plan.vector_dim, vary)
-        if stride == -1 or (guard is None and self.position.mask is None and has_strided_load(stride)):
+        if stride == -1 or (guard is None and self.position.mask is None and has_strided_access(stride)):
             return self._load_strided(found, stride or 0, dtype, guard, fill)
         return self._gather(found, dtype, guard, fill)
 
@@ -542,6 +547,17 @@ class NestMemory:
             return
         mask = self._every_lane() if mask is None else broadcast(self.builder, mask, self.plan.lanes)
         scatter(self.builder, raw, self._lane_pointers(found), mask, dtype.itemsize)
+
+    def store_interleaved(self, op: tile.StoreOp, at: Indices, values: Sequence[Value]) -> None:
+        """Write whole vectors of what belongs to each position of the innermost loop, which is at its first."""
+        found, dtype = access(op, at), array_type(op.value).dtype
+        raw = [narrow(self.builder, broadcast(self.builder, value, self.plan.lanes), dtype) for value in values]
+        pointer = self._pointer(found, [self._first_lane(found, i) for i in range(len(found.type.shape))])
+        store_interleaved(self.builder, raw, pointer, dtype.itemsize)
+
+    def is_inside(self, op: tile.StoreOp, at: Indices) -> bool:
+        """Whether all lanes of a store are known to be inside its array."""
+        return not self._unsure(access(op, at))
 
     def _store_scalar(self, found: Access, value: Value, dtype: DType, guard: Value | None) -> None:
         coordinates = [self._coordinate(found, i) for i in range(len(found.type.shape))]

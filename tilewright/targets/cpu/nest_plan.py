@@ -18,6 +18,7 @@ from tilewright.layout import Layout
 from tilewright.machines.machine import Machine
 from tilewright.ops import LONGEST_CHAIN, SUM_BLOCK
 from tilewright.passes.affine_access import Access, Clip, Index, Indices, access_of, clip_of
+from tilewright.targets.cpu.strided_access import has_strided_access
 from tilewright.targets.cpu.transposed_loads import can_transpose
 
 Bound = Callable[[SSAValue], int]
@@ -30,13 +31,15 @@ ROWS, WIDE_VECTORS, MANY_ROWS = 4, 8, 32
 UNROLL = 4
 # Bounds on the code of a nest that transposes: operations of a body, and bodies; those of moves alone are short.
 MOST_MAPS, MOST_ROWS, MOST_MOVED_ROWS = 4, 16, 64
-GATHERED_LOAD, GATHERED_STORE, CONTIGUOUS = -3, -6, 2
+GATHERED_LOAD, GATHERED_STORE, CONTIGUOUS, INTERLEAVED = -3, -6, 2, 1
 
 
 @dataclass(eq=False)
 class NestPlan:
     """`order` lists nest dimensions outermost first; `reduced` ones come after all others, but for the vector dimension
-    of a nest that goes `row_by_row`: whole rows are added to totals in memory. The `turned` loads run along
+    of a nest that goes `row_by_row`: whole rows are added to totals in memory. Results along the short
+    `interleaved_dim`, which is innermost, are stored as whole vectors, as neighbours along the vector dimension are
+    that many elements apart. The `turned` loads run along
     `turned_dim`, which is next to the vector dimension: they are loaded in square blocks and transposed. A nest that
     `adds_blocks` adds up `ROWS` rows of the innermost reduced dimension before it adds them to a total."""
 
@@ -52,6 +55,7 @@ class NestPlan:
     turned: tuple[Item, ...] = ()
     adds_blocks: bool = False
     row_by_row: bool = False
+    interleaved_dim: int | None = None
 
     @property
     def parallel_levels(self) -> int:
@@ -129,6 +133,7 @@ def plan_nest(nest: scheduled.NestOp, machine: Machine, bound: Bound) -> NestPla
     else:
         extent = space[plan.vector_dim]
         plan.lanes = min(plan.lanes, 1 << max(1, (extent - 1).bit_length()))
+    plan.interleaved_dim = _interleaved_dim(plan, accesses)
     _turn_loads(plan)
     plan.adds_blocks = _adds_blocks(plan)
     plan.row_by_row = _goes_row_by_row(plan)
@@ -261,12 +266,42 @@ def _vector_dim(plan: NestPlan, stores: Sequence[Access], loads: Sequence[Access
                 stride = found.stride_along(dim, vary)
                 if found.is_contiguous(dim, min(plan.lanes, extent), vary):
                     score += CONTIGUOUS
+                elif extent >= plan.lanes and _is_interleaved(plan, found, dim, stores):
+                    score += INTERLEAVED
                 elif stride != 0:
                     score += penalty
         key = (score * min(extent, plan.lanes) if score > 0 else score, dim)
         if best is None or key > best:
             best = key
     return None if best is None else best[1]
+
+
+def _is_interleaved(plan: NestPlan, found: Access, dim: int, stores: Sequence[Access]) -> bool:
+    """Whether neighbours along a dim are so few elements apart that whole vectors are shuffled: loads of any nest,
+    stores of one that has a dim for what is between them."""
+    stride = found.stride_along(dim, _lanes_vary(plan, found, dim))
+    if not has_strided_access(stride):
+        return False
+    return found not in stores or _interleaving(plan, dim, stores) is not None
+
+
+def _interleaving(plan: NestPlan, vector: int, stores: Sequence[Access]) -> int | None:
+    """The short dim along which all stores are contiguous, if they are as far apart along vectors as it is long."""
+    if plan.reduced or len(stores) != len(plan.roots):
+        return None
+    for dim, extent in enumerate(plan.space):
+        apart = all(
+            found.stride_along(dim, _lanes_vary(plan, found, dim)) == 1
+            and found.stride_along(vector, _lanes_vary(plan, found, vector)) == extent
+            for found in stores
+        )
+        if dim != vector and has_strided_access(extent) and apart:
+            return dim
+    return None
+
+
+def _interleaved_dim(plan: NestPlan, stores: Sequence[Access]) -> int | None:
+    return None if plan.vector_dim is None else _interleaving(plan, plan.vector_dim, stores)
 
 
 def _lanes_vary(plan: NestPlan, found: Access, dim: int) -> bool:
@@ -310,7 +345,13 @@ def _turn_loads(plan: NestPlan) -> None:
     """Choose the loads to transpose, where the nest does so little that a body for each row of a block is not much."""
     vector = plan.vector_dim
     most_rows = MOST_ROWS if _maps(plan) else MOST_MOVED_ROWS
-    if vector is None or plan.reduced or not _does_little(plan) or plan.lanes > most_rows:
+    if (
+        vector is None
+        or plan.reduced
+        or plan.interleaved_dim is not None
+        or not _does_little(plan)
+        or plan.lanes > most_rows
+    ):
         return
     found: dict[int, list[Item]] = {}
     for item in plan.dependences:
@@ -337,6 +378,8 @@ def _order(plan: NestPlan) -> list[int]:
         return [*outer, *inner]
     if plan.row_by_row:
         return [*outer, *inner, vector]
+    if plan.interleaved_dim is not None:
+        return [*(d for d in outer if d != plan.interleaved_dim), vector, plan.interleaved_dim]
     if plan.turned_dim is not None and _fills_buffers(plan):
         return [*(d for d in outer if d != plan.turned_dim), vector, plan.turned_dim]
     return [*outer, vector, *inner] if vector not in plan.reduced else [*outer, *inner, vector]

@@ -16,6 +16,17 @@ def shuffled(builder: Builder, first: Value, second: Value | None, lanes: Sequen
     return builder.shuffle_vector(first, undefined(first.type) if second is None else second, numbers)
 
 
+def picked(builder: Builder, vectors: Sequence[Value], places: Sequence[tuple[int, int]]) -> Value:
+    """A vector whose lanes are those that are numbered in each of some vectors, by a shuffle for each but the first."""
+    lanes = lanes_of(vectors[0].type)
+    found = vectors[0]
+    so_far = [lane if number == 0 else 0 for number, lane in places]
+    for owner in range(1, len(vectors)):
+        taken = [lanes + lane if number == owner else kept for kept, (number, lane) in zip(so_far, places, strict=True)]
+        found, so_far = shuffled(builder, found, vectors[owner], taken), list(range(lanes))
+    return found
+
+
 def shifted(builder: Builder, value: Value, fill: Value, distance: int) -> Value:
     """Each lane takes that `distance` before it; lanes that have none take `fill`."""
     lanes = lanes_of(value.type)

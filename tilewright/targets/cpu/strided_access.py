@@ -1,24 +1,24 @@
-"""Loads of elements with a small or a negative stride: whole vectors, whose lanes are shuffled together.
+"""Loads and stores of elements with a small stride, and loads backwards: whole vectors, whose lanes are shuffled.
 
 A gather takes a load for each lane; contiguous vectors take a load and a shuffle each.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from llvmlite import ir
 
+from tilewright.layout.relayout_planner import SHUFFLED_STRIDES
 from tilewright.targets.cpu.loops import i64, offset_pointer
 from tilewright.targets.cpu.masked_memory import masked_load
-from tilewright.targets.cpu.shuffles import shuffled
+from tilewright.targets.cpu.shuffles import picked, shuffled
 from tilewright.targets.llvm.values import Builder, Value, lanes_of
 
-# Beyond, most of what is loaded is not used.
-MOST_STRIDE = 4
 
-
-def has_strided_load(stride: int | None) -> bool:
-    """Whether elements so far apart are loaded as vectors."""
-    return stride is not None and 1 < abs(stride) <= MOST_STRIDE
+def has_strided_access(stride: int | None) -> bool:
+    """Whether elements so far apart are loaded and stored as vectors."""
+    return stride is not None and abs(stride) in SHUFFLED_STRIDES
 
 
 def load_strided(builder: Builder, first: Value, stride: int, shape: ir.Type, itemsize: int) -> Value:
@@ -33,15 +33,8 @@ def load_strided(builder: Builder, first: Value, stride: int, shape: ir.Type, it
     ]
     offsets = [n * step for n in range(lanes)] if stride > 0 else [(lanes - 1 - n) * step for n in range(lanes)]
     owners = [min(offset // lanes, step - 1) for offset in offsets]
-    found = vectors[0]
-    places = [offset if owner == 0 else 0 for offset, owner in zip(offsets, owners, strict=True)]
-    for number in range(1, step):
-        lanes_of_both = [
-            lanes + offset - starts[number] if owner == number else place
-            for offset, owner, place in zip(offsets, owners, places, strict=True)
-        ]
-        found, places = shuffled(builder, found, vectors[number], lanes_of_both), list(range(lanes))
-    return found
+    places = [(owner, offset - starts[owner]) for offset, owner in zip(offsets, owners, strict=True)]
+    return picked(builder, vectors, places)
 
 
 def load_reversed(builder: Builder, first: Value, mask: Value | None, shape: ir.Type, itemsize: int) -> Value:
@@ -54,3 +47,12 @@ def load_reversed(builder: Builder, first: Value, mask: Value | None, shape: ir.
     else:
         found = masked_load(builder, pointer, shuffled(builder, mask, mask, backwards), shape, itemsize)
     return shuffled(builder, found, found, backwards)
+
+
+def store_interleaved(builder: Builder, values: Sequence[Value], first: Value, itemsize: int) -> None:
+    """Store the first lanes of some vectors side by side, then the second ones, up to the last."""
+    lanes, count = lanes_of(values[0].type), len(values)
+    for start in range(0, count * lanes, lanes):
+        places = [(n % count, n // count) for n in range(start, start + lanes)]
+        pointer = offset_pointer(builder, first, i64(start), itemsize)
+        builder.store(picked(builder, values, places), pointer, align=itemsize)
