@@ -57,9 +57,9 @@ def matrix_tile(rows: int, columns: int, depth: int, atom: MatrixAtom, machine: 
     return MatmulTile(block_rows, block_columns, steps * atom.depth)
 
 
-# Rows of which each reads a right operand that is contiguous along the depth in place, and columns of a tile: enough
-# that their sums are written as whole lines, few enough that every thread gets several tiles.
-ROWS_ALONG_DEPTH, COLUMNS_ALONG_DEPTH = 4, 512
+# Rows of which each reads a right operand that is contiguous along the depth in place; columns of a tile, at most, and
+# bytes that it reads, at least: less is not worth a thread.
+ROWS_ALONG_DEPTH, COLUMNS_ALONG_DEPTH, BYTES_ALONG_DEPTH = 4, 512, 32768
 
 
 def along_depth_tile(rows: int, columns: int, depth: int, dtype: DType, machine: Machine, threads: int) -> MatmulTile:
@@ -68,7 +68,8 @@ def along_depth_tile(rows: int, columns: int, depth: int, dtype: DType, machine:
     item, lanes = dtype.compute.itemsize, machine.lanes(dtype)
     steps = even_split(depth, max(lanes, machine.memory("l1").bytes // 2 // (item * rows)), lanes)
     most = min(COLUMNS_ALONG_DEPTH, columns // (TILES_A_THREAD * threads))
-    return MatmulTile(rows, even_split(columns, max(lanes, most), lanes), min(depth, steps))
+    least = max(lanes, BYTES_ALONG_DEPTH // (item * max(1, depth)))
+    return MatmulTile(rows, even_split(columns, max(least, most), lanes), min(depth, steps))
 
 
 # Of arrays that come from memory: two lines of each row that is written, so that as many rows are read side by side as
