@@ -27,6 +27,7 @@ After:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -144,11 +145,25 @@ def _stored_transpose(unit: Unit, ops_: set[Operation], members: set[Operation],
     if not isinstance(transpose, array.TransposeOp) or transpose.parent_block() is not block:
         return set()
     stored = all(not loops(u) and (not is_inline(u) or is_unit_reshape(u)) for u in users(transpose.results[0]))
-    if not stored or not is_short_transpose(transpose) or not all(isinstance(op, ELEMENTWISE) for op in ops_):
+    if stored and is_short_transpose(transpose) and all(isinstance(op, ELEMENTWISE) for op in ops_):
+        why = "lanes are shuffled as they are loaded"
+    elif stored and all(_gathers_elements(op) or _is_smaller(op, transpose) for op in ops_):
+        why = "elements are gathered in any order"
+    else:
         return set()
-    subject = f"transpose at {where(transpose)}"
-    unit.remarks.append(Remark("array-fuse-loops", subject, "fused", "lanes are shuffled as they are loaded"))
+    unit.remarks.append(Remark("array-fuse-loops", f"transpose at {where(transpose)}", "fused", why))
     return {transpose}
+
+
+def _is_smaller(op: Operation, than: Operation) -> bool:
+    """Whether an elementwise operation has fewer elements than another one, such as one that computes indices."""
+    sizes = [math.prod(array_type(each.results[0]).shape) for each in (op, than)]
+    return isinstance(op, ELEMENTWISE) and sizes[0] < sizes[1]
+
+
+def _gathers_elements(op: Operation) -> bool:
+    """Whether an operation gathers single elements, not runs of contiguous ones."""
+    return isinstance(op, array.GatherOp) and array_type(op.operands[0]).rank - 1 in op.axes
 
 
 def _group_rest(block: Block) -> None:
@@ -334,7 +349,8 @@ def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space) -
         (at,) = coordinates
         if isinstance(op, array.ReduceOp) and at != row:
             return "a reduction would be read at shifted coordinates"
-        if at not in (straight, row) and not _cheap(op):
+        permuted = _gathers_elements(op) and sorted(map(str, at)) == sorted(map(str, straight))
+        if at not in (straight, row) and not _cheap(op) and not permuted:
             return f"{describe([op])} would be repeated for every element that reads it"
     return None
 
