@@ -146,3 +146,54 @@ def test_many_operands(count: int) -> None:
     arrays = [drawn((3, 40), "f4", n) for n in range(count)]
     for axis in (0, 1):
         check(lambda *xs, axis=axis: tw.concat(xs, axis=axis), lambda *xs, a=axis: np.concatenate(xs, axis=a), *arrays)
+
+
+@given(
+    st.lists(st.sampled_from([1, 2, 5, 33, 64, 100, 257]), min_size=1, max_size=2),
+    st.integers(2, 5),
+    st.sampled_from(DTYPES),
+)
+@settings(max_examples=30, deadline=None)
+def test_short_rows_are_interleaved(shape: list[int], channels: int, dtype: str) -> None:
+    """Channels last and channels first, each made from the other, moved and computed with."""
+    first, last = drawn((2, channels, *shape), dtype), drawn((2, *shape, channels), dtype)
+    to_last, to_first = (0, *range(2, len(shape) + 2), 1), (0, len(shape) + 1, *range(1, len(shape) + 1))
+    check(lambda x: tw.permute_dims(x, to_last), lambda x: np.transpose(x, to_last), first)
+    check(lambda x: tw.permute_dims(x, to_first), lambda x: np.transpose(x, to_first), last)
+    scale = drawn((channels,), dtype, 1)
+
+    def both(xp: Any, x: Any, scale: Any) -> Any:
+        return xp.where(x == scale, scale, x)
+
+    check(lambda x, s: both(tw, x, s), lambda x, s: both(np, x, s), last, scale)
+    check(
+        lambda x, s: tw.permute_dims(both(tw, x, s), to_first),
+        lambda x, s: np.transpose(both(np, x, s), to_first),
+        last,
+        scale,
+    )
+    check(
+        lambda x, s: both(tw, tw.permute_dims(x, to_last), s),
+        lambda x, s: both(np, np.transpose(x, to_last), s),
+        first,
+        scale,
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (lambda x: tw.permute_dims(x, (0, 2, 1)) * 2, (4, 1000, 3)),
+        (lambda x: tw.permute_dims(x, (0, 2, 1)) * 2, (4, 3, 1000)),
+        (lambda x: x * tw.arange(3, dtype=tw.f32), (4000, 3)),
+        (lambda x: x[:, ::2] + 1, (4, 1000)),
+        (lambda x: tw.flip(x, axis=1) + 1, (4, 1000)),
+    ],
+    ids=["to channels first", "to channels last", "channels last", "every second", "backwards"],
+)
+def test_no_lane_is_loaded_or_stored_by_itself(function: Any, shape: tuple[int, ...]) -> None:
+    """But those of a last vector that is not whole."""
+    text = kernel_text(function, shape)
+    loop_bodies = re.findall(r"\nv\d\S*body\S*:\n((?:  .+\n)*)", text)
+    assert loop_bodies
+    assert not any("gather" in body or "scatter" in body for body in loop_bodies)

@@ -191,3 +191,49 @@ def test_an_index_map_that_is_returned_becomes_a_group_and_a_reshape_does_not() 
 
     assert groups(program) == [("loop", "an index map that must be stored")]
     expect(run_through(program, ArrayFuseLoopsPass), "CHECK: array.reshape(%0) : tensor<24xf32>")
+
+
+def permuted(p: Program, x: Value, *permutation: int) -> Value:
+    return p.add("transpose", [x], permutation=permutation)[0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "permutation", "is_fused"),
+    [
+        ((8, 50, 3), (0, 2, 1), True),  # channels of an image: neighbours were three elements apart
+        ((50, 2, 2), (1, 2, 0), True),
+        ((8, 3, 50), (0, 2, 1), False),  # stored with the channels inside: the transpose reads rows far apart
+        ((8, 50, 5), (0, 2, 1), False),
+        ((50, 60), (1, 0), False),
+    ],
+)
+def test_a_short_transpose_is_stored_by_the_kernel_that_computes_it(
+    shape: tuple[int, ...], permutation: tuple[int, ...], is_fused: bool
+) -> None:
+    found = groups(lambda p: [permuted(p, p.map("exp", p.array(*shape)), *permutation)])
+    assert len(found) == (1 if is_fused else 2)
+
+
+def test_a_short_transpose_of_sums_or_of_what_others_read_stays_apart() -> None:
+    def summed(p: Program) -> list[Value]:
+        return [permuted(p, p.add("reduce", [p.array(8, 50, 3, 9)], fn="add", axes=(3,))[0], 0, 2, 1)]
+
+    def read_twice(p: Program) -> list[Value]:
+        y = p.map("exp", p.array(8, 50, 3))
+        return [permuted(p, y, 0, 2, 1), y]
+
+    assert [len(groups(make)) for make in (summed, read_twice)] == [2, 2]
+
+
+@pytest.mark.parametrize(("axes", "is_fused"), [((1, 2), True), ((0, 2), True), ((0, 1), False)])
+def test_a_gather_of_single_elements_is_fused_with_a_transpose(axes: tuple[int, ...], is_fused: bool) -> None:
+    def program(p: Program) -> list[Value]:
+        x, first, second = p.array(20, 30, 40), p.array(5, 6, dtype=dtypes.i64), p.array(5, 6, dtype=dtypes.i64)
+        gathered = p.add("gather", [x, first, second], axes=axes)[0]
+        return [permuted(p, gathered, 2, 0, 1)]
+
+    def read(p: Program) -> list[Value]:
+        return [p.map("exp", program(p)[0])]
+
+    assert len(groups(program)) == (1 if is_fused else 2)
+    assert len(groups(read)) == (1 if is_fused else 2)
