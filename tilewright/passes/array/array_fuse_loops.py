@@ -51,7 +51,7 @@ from tilewright.passes.array.fusion import (
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.passes.kernels.lower_loop_group import is_short_transpose
 from tilewright.passes.kernels.lower_ordered_group import ORDERED
-from tilewright.passes.kernels.planners import planner_for
+from tilewright.passes.kernels.planners import KernelPlanner, planner_for
 from tilewright.passes.kernels.tile_builder import PULLABLE
 
 LARGEST_GROUP = 64
@@ -117,7 +117,7 @@ def _fuse_block(unit: Unit, block: Block) -> None:
                 continue
             own = group_of[op]
             continues = own.ops == {op} and _continues(order, op, other, windows)
-            reason = None if continues else _refusal(order, own, other, members_of, windows)
+            reason = None if continues else _refusal(order, own, other, members_of, planner)
             subject = f"{describe([producer])} into {describe([op])} at {where(op)}"
             unit.remarks.append(
                 Remark("array-fuse-loops", subject, "not fused" if reason else "fused", reason or "computed once")
@@ -246,7 +246,7 @@ def _refusal(
     consumer: _Group,
     producer: _Group,
     groups: Mapping[Operation, set[Operation]],
-    most_windows: int | None,
+    planner: KernelPlanner,
 ) -> str | None:
     """Why two of the groups must not merge, or None."""
     merged = consumer.ops | producer.ops
@@ -254,11 +254,11 @@ def _refusal(
         return f"the group would have more than {LARGEST_GROUP} operations"
     every = merged | set(inline_closure((o for op in merged for o in op.operands), order.block))
     roots = _roots(order, merged, every)
-    too_many = _too_many(merged, every, roots, most_windows)
+    too_many = _too_many(merged, every, roots, planner.most_windows)
     if too_many:
         return too_many
     space, problem = _space(merged, roots)
-    problem = problem or _recomputes(merged, roots, space)
+    problem = problem or _recomputes(merged, roots, space, planner.shuffles_lanes)
     if problem:
         return problem
     leaves = order.creates_cycle(every) or order.needs_itself(merged, every - merged, groups)
@@ -315,7 +315,7 @@ def _space(ops_: Iterable[Operation], roots: Iterable[Operation]) -> tuple[_Spac
     return space, None
 
 
-def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space) -> str | None:
+def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space, permutes_gathers: bool) -> str | None:
     """Pull the roots symbolically: every operation must be reached at one set of coordinates."""
     seen: dict[Operation, set[Any]] = {}
     problems: list[str] = []
@@ -349,7 +349,7 @@ def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space) -
         (at,) = coordinates
         if isinstance(op, array.ReduceOp) and at != row:
             return "a reduction would be read at shifted coordinates"
-        permuted = _gathers_elements(op) and sorted(map(str, at)) == sorted(map(str, straight))
+        permuted = permutes_gathers and _gathers_elements(op) and sorted(map(str, at)) == sorted(map(str, straight))
         if at not in (straight, row) and not _cheap(op) and not permuted:
             return f"{describe([op])} would be repeated for every element that reads it"
     return None

@@ -88,11 +88,16 @@ def loop_space(group: array.FusedOp) -> tuple[int, ...]:
 
 
 def has_transpose(group: array.FusedOp, space: tuple[int, ...]) -> bool:
-    """Whether a group transposes arrays of more than one dimension, so that neighbours are far apart."""
-    ops_ = group.body.block.ops
+    """Whether a group transposes arrays of more than one dimension."""
+    return len(space) > 1 and any(isinstance(op, array.TransposeOp) for op in group.body.block.ops)
+
+
+def has_long_transpose(group: array.FusedOp, space: tuple[int, ...]) -> bool:
+    """Whether a group transposes arrays whose neighbours are then far apart, along rows longer than a few elements."""
     if not space or space[-1] in SHUFFLED_STRIDES:
-        return False  # whole vectors are interleaved
-    return len(space) > 1 and any(isinstance(op, array.TransposeOp) and not is_short_transpose(op) for op in ops_)
+        return False
+    transposes = [op for op in group.body.block.ops if isinstance(op, array.TransposeOp)]
+    return len(space) > 1 and not all(map(is_short_transpose, transposes))
 
 
 def is_short_transpose(op: Operation) -> bool:

@@ -36,7 +36,7 @@ from tilewright.passes.kernels.lower_convolve_group import convolve_of, plan_row
 from tilewright.passes.kernels.lower_loop_group import (
     ROW_ELEMENTS,
     group_space,
-    has_transpose,
+    has_long_transpose,
     reduced_space,
 )
 from tilewright.passes.kernels.lower_ordered_group import PART_COLUMNS, Ordered, axis_of
@@ -105,7 +105,7 @@ class VectorPlanner:
         turned = _turned_dim(group)
         if turned is not None:
             return turned_tile(space, turned, ROW_ELEMENTS, array_type(group.results[0]).dtype, self.machine)
-        return loop_tile(space, ROW_ELEMENTS, square=has_transpose(group, space))
+        return loop_tile(space, ROW_ELEMENTS, square=has_long_transpose(group, space))
 
     def contract(self, group: array.FusedOp, level: int = 0) -> schedules.VectorMatmul | schedules.SplitMatmul:
         op = contract_of(group)
