@@ -14,11 +14,15 @@ from tilewright.targets.llvm.values import Builder, Value, lanes_of
 
 # Beyond, most of what is loaded is not used.
 MOST_STRIDE = 4
+# Elements that all machines load under a mask.
+LEAST_MASKED_BYTES = 4
 
 
-def has_strided_load(stride: int | None) -> bool:
+def has_strided_load(stride: int | None, itemsize: int, masked: bool) -> bool:
     """Whether elements so far apart are loaded as vectors."""
-    return stride is not None and 1 < abs(stride) <= MOST_STRIDE
+    if stride is None or not 1 < abs(stride) <= MOST_STRIDE:
+        return False
+    return not masked or (stride > 0 and itemsize >= LEAST_MASKED_BYTES)
 
 
 def load_strided(builder: Builder, first: Value, stride: int, shape: ir.Type, itemsize: int) -> Value:
@@ -39,6 +43,28 @@ def load_strided(builder: Builder, first: Value, stride: int, shape: ir.Type, it
         lanes_of_both = [
             lanes + offset - starts[number] if owner == number else place
             for offset, owner, place in zip(offsets, owners, places, strict=True)
+        ]
+        found, places = shuffled(builder, found, vectors[number], lanes_of_both), list(range(lanes))
+    return found
+
+
+def load_strided_masked(
+    builder: Builder, first: Value, stride: int, mask: Value, shape: ir.Type, itemsize: int
+) -> Value:
+    """A vector of the elements `first`, `first + stride`, ... in the lanes that a mask lets through, 0 in the others;
+    nothing else is read."""
+    lanes, zeros = lanes_of(shape), ir.Constant(mask.type, None)
+    vectors: list[Value] = []
+    for number in range(stride):
+        offsets = range(number * lanes, (number + 1) * lanes)
+        read = shuffled(builder, mask, zeros, [o // stride if o % stride == 0 else lanes for o in offsets])
+        pointer = offset_pointer(builder, first, i64(number * lanes), itemsize)
+        vectors.append(masked_load(builder, pointer, read, shape, itemsize))
+    found = vectors[0]
+    places = [min(n * stride, lanes - 1) for n in range(lanes)]
+    for number in range(1, stride):
+        lanes_of_both = [
+            lanes + n * stride % lanes if n * stride // lanes == number else place for n, place in enumerate(places)
         ]
         found, places = shuffled(builder, found, vectors[number], lanes_of_both), list(range(lanes))
     return found
