@@ -83,7 +83,7 @@ def geometries(draw: st.DrawFn) -> tuple[Dims, Dims, Dims, Dims, Dims, int]:
     st.sampled_from(["cpu", "cpu:x86-64-v3"]),
     st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_drawn_geometries(
     geometry: tuple[Dims, Dims, Dims, Dims, Dims, int], dtype: str, target: str, known: bool
 ) -> None:

@@ -22,6 +22,8 @@ from tilewright.machines.machine import Machine, Memory
 MOST_TAPS = 128
 # Results of a step are read and written; nothing but products keeps the units busy for so much of the time.
 _STEP_CYCLES, _PRODUCT_SHARE = 7, 1 / 1.3
+# The same of products of weights with columns of windows.
+_COLUMNS_SHARE = 1 / 1.35
 # The same of products of weights with rows of the image.
 _ROW_PRODUCT_SHARE = 0.45
 # Rows of an image that are copied between bounds, and each vector of them.
@@ -104,32 +106,47 @@ class Convolution:
         return cycles / machine.clock_hertz
 
     def windows_seconds(self, machine: Machine) -> float:
-        """With channels first, of an image that is so, and a matmul whose right operand is all windows, copied."""
-        lanes, results = machine.lanes(self.dtype), self.results // self.groups
-        columns = self.batch * math.prod(self.positions)
-        depth = math.prod(self.window) * self.channels // self.groups
-        products = self.groups * results * -(-columns // lanes) * depth / machine.vector.fma_per_cycle
-        cycles = products / _PRODUCT_SHARE + self._window_cycles(lanes)
-        if self.batch > 1:
-            runs = self.batch * self.results
-            cycles += runs * (_RUN_CYCLES + -(-math.prod(self.positions) // lanes) * _COPY_CYCLES)
-        nbytes = 0 if self.is_whole else self.groups * depth * columns * self.dtype.itemsize
-        return cycles / machine.clock_hertz + 2 * nbytes / _memory_of(machine, nbytes).bytes_per_second
+        """With channels first, of an image that is so, and matmuls whose right operands are windows, copied."""
+        return min(self._merged_seconds(machine), self._images_seconds(machine))
+
+    def merges_batch(self, machine: Machine) -> bool:
+        """Whether the windows of all images are columns of one matmul, rather than those of each image."""
+        return self.batch > 1 and self._merged_seconds(machine) < self._images_seconds(machine)
 
     @property
     def is_whole(self) -> bool:
         """Whether the windows are the image as it is."""
-        return (
-            math.prod(self.window) * math.prod(self.strides) == 1 and self.image == self.positions and not any(self.low)
-        )
+        is_point = math.prod(self.window) * math.prod(self.strides) == 1
+        return is_point and self.image == self.positions and not any(self.low)
 
-    def _window_cycles(self, lanes: int) -> float:
+    def _merged_seconds(self, machine: Machine) -> float:
+        """A matmul for all images, whose result is copied to the order of theirs."""
+        lanes, places = machine.lanes(self.dtype), math.prod(self.positions)
+        runs, nbytes = self.batch * self.results, self.batch * self.results * places * self.dtype.itemsize
+        copied = runs * (_RUN_CYCLES + -(-places // lanes) * _COPY_CYCLES) / machine.clock_hertz
+        copied += 2 * nbytes / _memory_of(machine, nbytes).bytes_per_second
+        return self._columns_seconds(machine, -(-self.batch * places // lanes)) + self._copied_seconds(machine) + copied
+
+    def _images_seconds(self, machine: Machine) -> float:
+        """A matmul for each image, which reads the weights again."""
+        vectors = self.batch * -(-math.prod(self.positions) // machine.lanes(self.dtype))
+        copied = 0.0 if self.is_whole else self._copied_seconds(machine)
+        return self._columns_seconds(machine, vectors) + copied + self._weights_seconds(machine, self.batch - 1)
+
+    def _columns_seconds(self, machine: Machine, vectors: int) -> float:
+        """Matmuls of weights with so many vectors of columns."""
+        depth = math.prod(self.window) * self.channels // self.groups
+        cycles = self.results * vectors * depth / machine.vector.fma_per_cycle / _COLUMNS_SHARE
+        return (cycles + _STEP_CYCLES * self.results * vectors) / machine.clock_hertz
+
+    def _copied_seconds(self, machine: Machine) -> float:
         """To copy the windows, row by row of the result, from an image that is padded first."""
-        if self.is_whole:
-            return 0
-        runs = self.batch * self.channels * math.prod(self.window) * math.prod(self.positions[:-1])
+        lanes, taps = machine.lanes(self.dtype), math.prod(self.window)
+        runs = self.batch * self.channels * taps * math.prod(self.positions[:-1])
         vectors = -(-self.positions[-1] // lanes) * self.strides[-1]
-        return runs * (_RUN_CYCLES + vectors * _COPY_CYCLES) + self._padding_cycles(lanes)
+        cycles = runs * (_RUN_CYCLES + vectors * _COPY_CYCLES) + self._padding_cycles(lanes)
+        nbytes = self.batch * self.channels * taps * math.prod(self.positions) * self.dtype.itemsize
+        return cycles / machine.clock_hertz + 2 * nbytes / _memory_of(machine, nbytes).bytes_per_second
 
     def _padding_cycles(self, lanes: int) -> float:
         """To copy the image between zeros, if it has any around it."""

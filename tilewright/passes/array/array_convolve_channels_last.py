@@ -87,7 +87,7 @@ class ArrayConvolveChannelsLastPass:
             "channels last": (last_s + sizes.channels_last_seconds(machine), writer.write),
             "images last": (sizes.images_last_seconds(machine), writer.write_images_last),
             "channels first": (first_s + sizes.channels_first_seconds(machine), lambda: None),
-            "windows as columns": (first_s + sizes.windows_seconds(machine), ordered.write_product),
+            "windows as columns": (first_s + sizes.windows_seconds(machine), lambda: ordered.write_product(machine)),
             "rows of channels": (first_s + sizes.taps_seconds(machine), lambda: ordered.write_taps(machine)),
         }
         decision, *others = sorted(choices, key=lambda name: choices[name][0])

@@ -28,17 +28,11 @@ class ChannelsFirstWriter:
     op: array.ConvolveOp
     sizes: Convolution
 
-    def write_product(self) -> None:
+    def write_product(self, machine: Machine) -> None:
         """A matmul for each group, whose left operand is the weights in the order in which they are stored."""
-        sizes, rank = self.sizes, len(self.sizes.window)
-        results = sizes.results // sizes.groups
-        columns = self._image_columns() if sizes.is_whole else self._window_columns()
-        depth = array_type(columns).shape[1]
-        weights = self._reshaped(self.op.operands[1], (sizes.groups, results, depth))
-        dtype = array_type(self.op.results[0]).dtype
-        product = self._add(array.contract([weights, columns], (2,), (1,), dtype, (0,), (0,)))
-        apart = self._reshaped(product, (sizes.results, sizes.batch, *sizes.positions))
-        self.values.replace(self.op, self._batch_moved(apart), tuple(range(2 + rank)))
+        merges = self.sizes.merges_batch(machine)
+        product = self._merged_product() if merges else self._product_of_images()
+        self.values.replace(self.op, product, tuple(range(2 + len(self.sizes.window))))
 
     def write_taps(self, machine: Machine) -> None:
         """A sum over the window's positions."""
@@ -55,15 +49,36 @@ class ChannelsFirstWriter:
 
     # ---- matmuls ----------------------------------------------------------------------------------------------------
 
-    def _image_columns(self) -> SSAValue:
-        """(groups, channels, N, positions): the image itself."""
-        sizes = self.sizes
-        channels, places = sizes.channels // sizes.groups, math.prod(sizes.positions)
-        image = self._reshaped(self._image(), (sizes.batch, sizes.groups, channels, places))
-        return self._batch_moved(image, 2)
+    def _merged_product(self) -> SSAValue:
+        """The windows of all images are columns side by side."""
+        sizes, rank = self.sizes, len(self.sizes.window)
+        windows = self._permuted(self._windows(), (*range(1, 2 + rank), 0, *range(2 + rank, 2 + 2 * rank)))
+        columns = self._reshaped(windows, (sizes.groups, self._depth, sizes.batch * math.prod(sizes.positions)))
+        weights = self._reshaped(self.op.operands[1], (sizes.groups, self._results, self._depth))
+        product = self._add(array.contract([weights, columns], (2,), (1,), self._dtype, (0,), (0,)))
+        apart = self._reshaped(product, (sizes.results, sizes.batch, *sizes.positions))
+        return self._permuted(apart, (1, 0, *range(2, 2 + rank)))
 
-    def _window_columns(self) -> SSAValue:
-        """(groups, channels and window, N and positions), in memory."""
+    def _product_of_images(self) -> SSAValue:
+        """A matmul for each image, with the same weights."""
+        sizes, places = self.sizes, math.prod(self.sizes.positions)
+        windows = self._image() if sizes.is_whole else self._windows()
+        columns = self._reshaped(windows, (sizes.batch, sizes.groups, self._depth, places))
+        operands = [self._weights_of_images(), columns]
+        product = self._add(array.contract(operands, (3,), (2,), self._dtype, (0, 1), (0, 1)))
+        return self._reshaped(product, array_type(self.op.results[0]).shape)
+
+    def _weights_of_images(self) -> SSAValue:
+        """(N, groups, results, depth): the weights as they are stored, the same for each image."""
+        shape = (self.sizes.batch, self.sizes.groups, self._results, self._depth)
+        if self.sizes.batch == 1:
+            return self._reshaped(self.op.operands[1], shape)
+        flat = self._reshaped(self.op.operands[1], (math.prod(shape[1:]),))
+        steps = (0, self._results * self._depth, self._depth, 1)
+        return self._add(array.UnfoldOp(arguments=[flat], axis=0, sizes=shape, steps=steps))
+
+    def _windows(self) -> SSAValue:
+        """(N, channels, window, positions) of the padded image."""
         sizes, rank = self.sizes, len(self.sizes.window)
         image = self._padded(self._image())
         shape = array_type(image).shape
@@ -71,16 +86,19 @@ class ChannelsFirstWriter:
         steps = [n * p for gaps in (sizes.dilation, sizes.strides) for n, p in zip(gaps, pitches, strict=True)]
         flat = self._reshaped(image, (*shape[:2], math.prod(shape[2:])))
         sizes_of_windows = (*sizes.window, *sizes.positions)
-        windows = self._add(array.UnfoldOp(arguments=[flat], axis=2, sizes=sizes_of_windows, steps=tuple(steps)))
-        depth = math.prod(sizes.window) * sizes.channels // sizes.groups
-        columns = sizes.batch * math.prod(sizes.positions)
-        return self._reshaped(self._batch_moved(windows, 1 + rank), (sizes.groups, depth, columns))
+        return self._add(array.UnfoldOp(arguments=[flat], axis=2, sizes=sizes_of_windows, steps=tuple(steps)))
 
-    def _batch_moved(self, value: SSAValue, count: int = 1) -> SSAValue:
-        """Move the first dim of a value after the next `count` dims."""
-        rank = array_type(value).rank
-        order = (*range(1, 1 + count), 0, *range(1 + count, rank))
-        return self._permuted(value, order)
+    @property
+    def _results(self) -> int:
+        return self.sizes.results // self.sizes.groups
+
+    @property
+    def _depth(self) -> int:
+        return math.prod(self.sizes.window) * self.sizes.channels // self.sizes.groups
+
+    @property
+    def _dtype(self) -> DType:
+        return array_type(self.op.results[0]).dtype
 
     # ---- sums over the window ---------------------------------------------------------------------------------------
 
