@@ -44,7 +44,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
     passes = [
         (True, ArrayDropCollectivesPass()),  # remove collectives, which are the identity on one device
         (True, ArraySimplifyPass()),  # fold constants, merge equal and drop dead operations before any grouping
-        (vectors, ArrayConvolveChannelsLastPass()),  # choose NHWC convolutions before dims are matched by their order
+        (vectors, ArrayConvolveChannelsLastPass()),  # choose NHWC or NCHW convolutions before dims are matched by order
         (cores, ArrayCopyReshapesPass()),  # group reshapes that move pages with adjacent transposes
         (True, ArrayDuplicateViewsPass()),  # give each user its own view, so that views tie no groups together
         (True, ArrayFuseAttentionPass()),  # match two contractions around a softmax before either is fused alone

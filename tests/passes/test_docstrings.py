@@ -19,6 +19,7 @@ from tilewright import passes
 from tilewright.machines.machine import Machine, Model, load, with_caches
 from tilewright.passes import program_memory
 from tilewright.passes.array.array_convolve_by_products import ArrayConvolveByProductsPass
+from tilewright.passes.array.array_convolve_channels_last import ArrayConvolveChannelsLastPass
 from tilewright.passes.array.array_split_k import ArraySplitKPass
 from tilewright.passes.base import Pass, Unit
 from tilewright.passes.cores.scheduled_configure_units import ScheduledConfigureUnitsPass
@@ -33,7 +34,12 @@ FOR_CORES = [each for each in tile_to_cores() if type(each) not in {type(other) 
 ARRAY_PASSES = {each.name: each for model in Model for each in array_to_tile(model)}
 PASSES = [*ARRAY_PASSES.values(), *tile_to_vectors(), *tile_to_warps(), *FOR_CORES]
 # They add up in another order: rounded results differ, those of whole numbers do not.
-REORDERING = (ArrayConvolveByProductsPass, ArraySplitKPass, ScheduledFinishProductsPass)
+REORDERING = (
+    ArrayConvolveByProductsPass,
+    ArrayConvolveChannelsLastPass,
+    ArraySplitKPass,
+    ScheduledFinishProductsPass,
+)
 # Its example comes before the states of units are set, without which the executor runs no operation.
 UNCONFIGURED = ScheduledFinishProductsPass
 # The executor refuses their first example, which lacks the barrier or the state of a unit that they insert.

@@ -46,11 +46,11 @@ def results_of(make: Make) -> tuple[list[Tensor], list[Tensor], list[str]]:
     return run(before, inputs), run(after, inputs), names
 
 
-def check(make: Make) -> list[str]:
+def check(make: Make, absolute: float = 1e-4) -> list[str]:
     before, after, names = results_of(make)
     for x, y in zip(after, before, strict=True):
         assert x.dtype == y.dtype
-        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=absolute)
     return names
 
 
@@ -94,27 +94,88 @@ def test_a_window_as_large_as_the_image_is_summed_with_images_last() -> None:
     assert [decision for decision, _ in remarks(unit, ArrayConvolveChannelsLastPass.name)] == ["images last"]
 
 
+def decisions(make: Make) -> list[str]:
+    unit = run_through(make, ArrayConvolveChannelsLastPass)
+    return [decision for decision, _ in remarks(unit, ArrayConvolveChannelsLastPass.name)]
+
+
 def test_channels_with_weights_of_their_own_are_summed_over_the_window() -> None:
-    names = check(single((2, 32, 9, 7), 32, (3, 3), groups=32, low=1, high=1))
-    assert (names.count("map"), names.count("pad"), names.count("contract")) == (9 + 8, 1, 0)
+    """Zeros outside the image are selected where the sum is computed, or stored first where the window is large."""
+    small = single((2, 32, 9, 20), 32, (3, 3), groups=32, low=1, high=1)
+    large = single((2, 32, 9, 20), 32, (5, 5), groups=32, low=2, high=2)
+    names = check(small)
+    assert (names.count("map"), names.count("pad"), names.count("contract")) == (9 + 8, 8, 0)
+    names = check(large)
+    assert (names.count("map"), names.count("pad"), names.count("contract")) == (25 + 24, 1, 0)
+    assert (decisions(small), decisions(large)) == (["rows of channels"], ["rows of channels"])
+
+
+def test_channels_with_weights_of_their_own_stay_last_where_they_are_already() -> None:
+    def program(p: Program) -> list[Value]:
+        y = convolved(p, p.array(1, 32, 40, 36), 32, (3, 3), low=1, high=1)
+        return [convolved(p, y, 32, (3, 3), groups=32, low=1, high=1)]
+
+    names = check(program)
+    assert decisions(program) == ["channels last", "channels last"]
+    assert names.count("map") == 9 + 8
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        single((1, 32, 7, 7), 48, (3, 3), low=1, high=1),
+        single((3, 32, 7, 5), 48, (3, 2), low=1, high=1, strides=2),
+        single((2, 24, 9, 7), 16, (3, 3), groups=4, low=2, high=2, dilation=2),
+        single((3, 24, 9, 7), 16, (1, 1), groups=2),
+        single((2, 16, 11), 48, (4,), low=3),
+        single((1, 16, 5, 6, 7), 48, (2, 1, 3), high=1),
+    ],
+)
+def test_small_images_are_multiplied_by_the_weights_as_they_are_stored(make: Make) -> None:
+    names = check(make)
+    assert decisions(make) == ["windows as columns"]
+    assert names.count("contract") == 1
+    unit = run_through(make, ArrayConvolveChannelsLastPass)
+    product = next(op for op in unit.main.body.block.ops if isinstance(op, array.ContractOp))
+    left = product.operands[0]
+    while isinstance(left.owner, array.ReshapeOp | array.UnfoldOp):
+        left = left.owner.operands[0]
+    assert left is unit.main.body.block.args[1]
+
+
+SUMS_OVER_WINDOWS = [
+    single((2, 24, 9, 40), 24, (3, 3), groups=24, low=1, high=1),
+    single((2, 24, 9, 41), 24, (3, 3), groups=24, low=1, high=2, strides=2),
+    single((1, 24, 12, 40), 24, (3, 2), groups=24, low=2, high=2, dilation=2),
+    single((1, 24, 2, 40), 24, (3, 3), groups=24, low=4, high=4, dilation=3),
+    single((3, 24, 40), 24, (5,), groups=24, low=4),
+    single((1, 24, 4, 5, 40), 24, (2, 1, 3), groups=24, low=1, high=1),
+]
+
+
+@pytest.mark.parametrize("make", SUMS_OVER_WINDOWS)
+def test_sums_over_windows_with_channels_first(make: Make) -> None:
+    names = check(make)
+    assert decisions(make) == ["rows of channels"]
+    assert "contract" not in names
 
 
 def network(p: Program) -> list[Value]:
-    """Two convolutions with a bias, a function, a mean over all places that scales, and a sum with what came before."""
-    x = p.array(1, 32, 10, 9)
-    y = convolved(p, x, 32, (1, 1))
+    """Two convolutions with a bias, a function, a gate by the largest of all places, and a sum of both."""
+    x = p.array(1, 32, 40, 36)
+    y = convolved(p, x, 32, (3, 3), low=1, high=1)
     biased = p.map("add", y, p.broadcast(p.array(32), y.shape, (1,)))
     shape = biased.shape
-    mean = p.reduce(biased, "add", (2, 3))
-    gate = p.broadcast(p.add("reshape", [mean], shape=(1, 32, 1, 1))[0], shape, (0, 1, 2, 3))
-    scaled = p.map("multiply", p.map("exp", biased), gate)
+    largest = p.reduce(biased, "maximum", (2, 3))
+    gate = p.broadcast(p.add("reshape", [largest], shape=(1, 32, 1, 1))[0], shape, (0, 1, 2, 3))
+    scaled = p.map("multiply", p.map("tanh", biased), gate)
     z = convolved(p, scaled, 32, (3, 3), low=1, high=1, groups=32)
     return [p.map("add", z, biased)]
 
 
 def test_what_follows_is_computed_in_the_same_order_of_dims() -> None:
     """Nothing that is computed is transposed but the result."""
-    check(network)
+    check(network, absolute=1e-2)
     unit = run_through(network, ArrayConvolveChannelsLastPass)
     turned = [op.operands[0].owner for op in unit.main.body.block.ops if isinstance(op, array.TransposeOp)]
     computed = [op for op in turned if isinstance(op, array.ArrayOp) and not isinstance(op, array.BroadcastOp)]

@@ -2,31 +2,42 @@
 
 With channels last it is a matmul of windows with weights for each row of the result, in steps whose depth is a row of
 the window, or, where each channel has weights of its own, as many multiplications and additions of vectors of channels
-as the window has positions. With channels first it is a matmul of weights with rows of the image, which are copied
-first, for each row of the result and each position of the window. Both are counted in cycles of one core; the constants
-were set by hand after 28 convolutions on an AVX-512 server, from one channel to 64, and only state which is faster.
+as the window has positions. With channels first it is one of three: a matmul of weights with rows of the image, which
+are copied first, for each row of the result and each position of the window; one matmul of weights with all windows,
+which are copied to columns; or, where each channel has weights of its own, multiplications and additions of vectors of
+a row's positions. All are counted in cycles of one core; the constants were set by hand after some 40 convolutions on
+AVX-512 servers, from one channel to 512, and only state which is faster.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
 from tilewright.dtypes import DType
-from tilewright.machines.machine import Machine
+from tilewright.machines.machine import Machine, Memory
 
 # Sums of more positions than this are not written out.
 MOST_TAPS = 128
 # Results of a step are read and written; nothing but products keeps the units busy for so much of the time.
 _STEP_CYCLES, _PRODUCT_SHARE = 7, 1 / 1.3
+# The same of products of weights with columns of windows.
+_COLUMNS_SHARE = 1 / 1.35
 # The same of products of weights with rows of the image.
 _ROW_PRODUCT_SHARE = 0.45
 # Rows of an image that are copied between bounds, and each vector of them.
 _ROW_CYCLES, _VECTOR_CYCLES = 45, 10
-# An element that is moved to another place among dims, of the image or of weights.
-_MOVED_CYCLES = 2
+# An element that is moved to another place among dims, of the image or of weights, and of weights of windows, whose
+# elements are far apart in both orders.
+_MOVED_CYCLES, _WEIGHT_CYCLES = 2, 7
+# Runs of an image that are copied without bounds, or multiplied, and each vector of them that is copied.
+_RUN_CYCLES, _COPY_CYCLES = 8, 4
 # Vectors of the image, and of weights, that are loaded in a cycle, two for each position of a window.
 _TAPS_PER_CYCLE = 1
+# Loops over the window's positions, for each part of the image that has all of these positions inside or outside: more
+# code than so many takes long to compile.
+_MOST_CUT_TAPS = 128
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,7 @@ class Convolution:
     positions: tuple[int, ...]
     strides: tuple[int, ...]
     dilation: tuple[int, ...]
+    low: tuple[int, ...]
     dtype: DType
     is_known: bool
 
@@ -60,17 +72,18 @@ class Convolution:
         """With channels last, of an image that is so."""
         lanes, taps = machine.lanes(self.dtype), math.prod(self.window)
         moved = 0 if self.is_known else self.results * self.channels // self.groups * taps
+        moved *= _MOVED_CYCLES if taps == 1 else _WEIGHT_CYCLES
         places = self.batch * math.prod(self.positions)
         if self.is_depthwise:
             cycles = places * -(-self.channels // lanes) * taps / _TAPS_PER_CYCLE
-            return (cycles + _MOVED_CYCLES * moved) / machine.clock_hertz
+            return (cycles + moved) / machine.clock_hertz
         vectors = self.groups * places * -(-self.results // (self.groups * lanes))
         is_row = self.dilation[-1] == 1 and self.groups == 1
         steps = taps // self.window[-1] if is_row else taps
         products = vectors * taps * (self.channels // self.groups) / machine.vector.fma_per_cycle
         cycles = (products + _STEP_CYCLES * steps * vectors) / _PRODUCT_SHARE
         rows = 1 if taps * math.prod(self.strides) == 1 else self.batch * math.prod(self.positions[:-1])
-        return (cycles + _MOVED_CYCLES * moved) / machine.clock_hertz + self._weights_seconds(machine, rows)
+        return (cycles + moved) / machine.clock_hertz + self._weights_seconds(machine, rows)
 
     def _weights_seconds(self, machine: Machine, times: int) -> float:
         """To read the weights so many times, which the second-level cache may not hold."""
@@ -92,11 +105,115 @@ class Convolution:
         cycles = (products + stepping) / _PRODUCT_SHARE + rows * depth + _MOVED_CYCLES * moved
         return cycles / machine.clock_hertz
 
+    def windows_seconds(self, machine: Machine) -> float:
+        """With channels first, of an image that is so, and matmuls whose right operands are windows, copied."""
+        return min(self._merged_seconds(machine), self._images_seconds(machine))
+
+    def merges_batch(self, machine: Machine) -> bool:
+        """Whether the windows of all images are columns of one matmul, rather than those of each image."""
+        return self.batch > 1 and self._merged_seconds(machine) < self._images_seconds(machine)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the windows are the image as it is."""
+        is_point = math.prod(self.window) * math.prod(self.strides) == 1
+        return is_point and self.image == self.positions and not any(self.low)
+
+    def _merged_seconds(self, machine: Machine) -> float:
+        """A matmul for all images, whose result is copied to the order of theirs."""
+        lanes, places = machine.lanes(self.dtype), math.prod(self.positions)
+        runs, nbytes = self.batch * self.results, self.batch * self.results * places * self.dtype.itemsize
+        copied = runs * (_RUN_CYCLES + -(-places // lanes) * _COPY_CYCLES) / machine.clock_hertz
+        copied += 2 * nbytes / _memory_of(machine, nbytes).bytes_per_second
+        return self._columns_seconds(machine, -(-self.batch * places // lanes)) + self._copied_seconds(machine) + copied
+
+    def _images_seconds(self, machine: Machine) -> float:
+        """A matmul for each image, which reads the weights again."""
+        vectors = self.batch * -(-math.prod(self.positions) // machine.lanes(self.dtype))
+        copied = 0.0 if self.is_whole else self._copied_seconds(machine)
+        return self._columns_seconds(machine, vectors) + copied + self._weights_seconds(machine, self.batch - 1)
+
+    def _columns_seconds(self, machine: Machine, vectors: int) -> float:
+        """Matmuls of weights with so many vectors of columns."""
+        depth = math.prod(self.window) * self.channels // self.groups
+        cycles = self.results * vectors * depth / machine.vector.fma_per_cycle / _COLUMNS_SHARE
+        return (cycles + _STEP_CYCLES * self.results * vectors) / machine.clock_hertz
+
+    def _copied_seconds(self, machine: Machine) -> float:
+        """To copy the windows, row by row of the result, from an image that is padded first."""
+        lanes, taps = machine.lanes(self.dtype), math.prod(self.window)
+        runs = self.batch * self.channels * taps * math.prod(self.positions[:-1])
+        vectors = -(-self.positions[-1] // lanes) * self.strides[-1]
+        cycles = runs * (_RUN_CYCLES + vectors * _COPY_CYCLES) + self._padding_cycles(lanes)
+        nbytes = self.batch * self.channels * taps * math.prod(self.positions) * self.dtype.itemsize
+        return cycles / machine.clock_hertz + 2 * nbytes / _memory_of(machine, nbytes).bytes_per_second
+
+    def _padding_cycles(self, lanes: int) -> float:
+        """To copy the image between zeros, if it has any around it."""
+        padded = [(n - 1) * s + (w - 1) * d + 1 for n, s, w, d in self._geometry]
+        if tuple(padded) == self.image:
+            return 0
+        runs = self.batch * self.channels * math.prod(padded[:-1])
+        return runs * (_RUN_CYCLES + -(-padded[-1] // lanes) * _COPY_CYCLES)
+
+    @property
+    def _geometry(self) -> list[tuple[int, int, int, int]]:
+        """Positions, stride, window and dilation of each dim of the image."""
+        return list(zip(self.positions, self.strides, self.window, self.dilation, strict=True))
+
+    def taps_seconds(self, machine: Machine) -> float:
+        """With channels first, of an image that is so, where each channel has weights of its own."""
+        if not self.is_depthwise:
+            return math.inf
+        lanes = machine.lanes(self.dtype)
+        return min(self._padded_taps_cycles(lanes), self._cut_taps_cycles(lanes)) / machine.clock_hertz
+
+    def cuts_image(self, machine: Machine) -> bool:
+        """Whether sums over the window with channels first leave out what is outside the image, rather than read an
+        image that is padded first."""
+        lanes = machine.lanes(self.dtype)
+        return self._cut_taps_cycles(lanes) <= self._padded_taps_cycles(lanes)
+
+    def _padded_taps_cycles(self, lanes: int) -> float:
+        return self._padding_cycles(lanes) + self._taps_cycles(-(-self.positions[-1] // lanes))
+
+    def _cut_taps_cycles(self, lanes: int) -> float:
+        """Loops are cut where a position of the window leaves the image: each part has vectors of its own."""
+        parts = [self._parts(dim) for dim in range(len(self.positions))]
+        if math.prod(map(len, parts)) * math.prod(self.window) > _MOST_CUT_TAPS:
+            return math.inf
+        return self._taps_cycles(sum(-(-part // lanes) for part in parts[-1]))
+
+    def _taps_cycles(self, vectors: int) -> float:
+        """To sum all rows of so many vectors. Elements apart take a load for each step between them, and shuffles."""
+        runs = self.batch * self.channels * math.prod(self.positions[:-1])
+        each = math.prod(self.window) * (2 * self.strides[-1] - 1) / _TAPS_PER_CYCLE
+        return runs * (_RUN_CYCLES + vectors * each)
+
+    def _parts(self, dim: int) -> list[int]:
+        """The lengths of the parts of a dim of the result whose windows have the same positions inside the image."""
+        inside = [self.positions_inside(dim, tap) for tap in range(self.window[dim])]
+        ends = sorted({0, self.positions[dim], *(end for pair in inside for end in pair)})
+        return [end - start for start, end in itertools.pairwise(ends)]
+
+    def positions_inside(self, dim: int, tap: int) -> tuple[int, int]:
+        """The first position of the result for which one of the window is inside the image, and the end of these."""
+        before = self.low[dim] - tap * self.dilation[dim]
+        start = max(0, -(-before // self.strides[dim]))
+        end = (self.image[dim] - 1 + before) // self.strides[dim] + 1
+        return min(start, self.positions[dim]), max(min(start, self.positions[dim]), min(end, self.positions[dim]))
+
     def channels_first_seconds(self, machine: Machine) -> float:
-        """With channels first, of an image that is so."""
+        """With channels first, of an image that is so, row by row."""
         vectors = -(-self.positions[-1] // machine.lanes(self.dtype))
         depth = math.prod(self.window) * self.channels // self.groups
         rows = self.groups * self.batch * math.prod(self.positions[:-1]) * depth
         products = rows * vectors * (self.results // self.groups) / machine.vector.fma_per_cycle
         cycles = products / _ROW_PRODUCT_SHARE + rows * (_ROW_CYCLES + vectors * _VECTOR_CYCLES)
         return cycles / machine.clock_hertz
+
+
+def _memory_of(machine: Machine, nbytes: int) -> Memory:
+    """The memory that keeps what is written until it is read, with room for as much again."""
+    near = (machine.memory(name) for name in ("l2", "l3"))
+    return next((memory for memory in near if nbytes <= memory.bytes / 2), machine.memory("dram"))

@@ -1,32 +1,35 @@
-"""Transpose convolutions to channels-last, for machines whose vectors run along the last dim of an array.
+"""Choose the order of dims of convolutions, for machines whose vectors run along the last dim of an array.
 
 A convolution is a matmul of image windows with the weights. With channels last, the channels of a window's row are
 contiguous in both operands: the windows are a view of the padded image, which the matmul reads in place. A depthwise
 convolution fills vectors with channels instead, and its sum over the window's positions is unrolled. Later operations
 keep channels last as well, up to the first one that needs the program's order of dims. If the window is as large as the
-image, as in gradients of weights, images are the last dim instead, and rows of a matmul. The pass rewrites a
-convolution if this is predicted to be faster than a matmul per row of the result, channels first.
+image, as in gradients of weights, images are the last dim instead, and rows of a matmul.
+
+With channels first, nothing is transposed. Small images are copied window by window to the columns of a matmul, which
+reads the weights once, in the order in which they are stored. A depthwise convolution fills vectors with the positions
+of a row. Any other becomes a matmul per row of the result. The pass takes the choice of the least predicted time.
 
 Before:
-    func.func @main(%x: tensor<1x8x12x11xf32>, %w: tensor<16x8x1x2xf32>) -> tensor<1x16x12x10xf32> {
+    func.func @main(%x: tensor<1x32x12x17xf32>, %w: tensor<16x32x3x5xf32>) -> tensor<1x16x10x13xf32> {
       %y = array.convolve(%x, %w) {strides = array<i64: 1, 1>, low = array<i64: 0, 0>, high = array<i64: 0, 0>,
-        dilation = array<i64: 1, 1>, groups = 1 : i64} : tensor<1x16x12x10xf32>
-      %z = array.map(%y) {fn = "exp"} : tensor<1x16x12x10xf32>
-      func.return %z : tensor<1x16x12x10xf32>
+        dilation = array<i64: 1, 1>, groups = 1 : i64} : tensor<1x16x10x13xf32>
+      %z = array.map(%y) {fn = "exp"} : tensor<1x16x10x13xf32>
+      func.return %z : tensor<1x16x10x13xf32>
     }
 After:
-    func.func @main(%x: tensor<1x8x12x11xf32>, %w: tensor<16x8x1x2xf32>) -> tensor<1x16x12x10xf32> {
-      %0 = array.transpose(%x) {permutation = array<i64: 0, 2, 3, 1>} : tensor<1x12x11x8xf32>
-      %1 = array.transpose(%w) {permutation = array<i64: 2, 3, 1, 0>} : tensor<1x2x8x16xf32>
-      %2 = array.reshape(%1) : tensor<1x16x16xf32>
-      %3 = array.reshape(%0) : tensor<1x1056xf32>
-      %4 = array.unfold(%3) {axis = 1 : index, sizes = array<i64: 12, 10, 1, 16>, steps = array<i64: 88, 8, 88, 1>} :
-        tensor<1x12x10x1x16xf32>
+    func.func @main(%x: tensor<1x32x12x17xf32>, %w: tensor<16x32x3x5xf32>) -> tensor<1x16x10x13xf32> {
+      %0 = array.transpose(%x) {permutation = array<i64: 0, 2, 3, 1>} : tensor<1x12x17x32xf32>
+      %1 = array.transpose(%w) {permutation = array<i64: 2, 3, 1, 0>} : tensor<3x5x32x16xf32>
+      %2 = array.reshape(%1) : tensor<3x160x16xf32>
+      %3 = array.reshape(%0) : tensor<1x6528xf32>
+      %4 = array.unfold(%3) {axis = 1 : index, sizes = array<i64: 10, 13, 3, 160>,
+        steps = array<i64: 544, 32, 544, 1>} : tensor<1x10x13x3x160xf32>
       %5 = array.contract(%4, %2) {left_batch = array<i64>, right_batch = array<i64>, left_contract = array<i64: 3, 4>,
-        right_contract = array<i64: 0, 1>} : tensor<1x12x10x16xf32>
-      %6 = array.map(%5) {fn = "exp"} : tensor<1x12x10x16xf32>
-      %z = array.transpose(%6) {permutation = array<i64: 0, 3, 1, 2>} : tensor<1x16x12x10xf32>
-      func.return %z : tensor<1x16x12x10xf32>
+        right_contract = array<i64: 0, 1>} : tensor<1x10x13x16xf32>
+      %6 = array.map(%5) {fn = "exp"} : tensor<1x10x13x16xf32>
+      %z = array.transpose(%6) {permutation = array<i64: 0, 3, 1, 2>} : tensor<1x16x10x13xf32>
+      func.return %z : tensor<1x16x10x13xf32>
     }
 """
 
@@ -35,7 +38,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -47,6 +50,7 @@ from tilewright.dialects import array
 from tilewright.dialects.base import array_type, tensor
 from tilewright.dtypes import DType
 from tilewright.passes.array.array_simplify import captured, constant_value, drop_unused
+from tilewright.passes.array.convolve_channels_first import ChannelsFirstWriter
 from tilewright.passes.array.fusion import users
 from tilewright.passes.array.permuted_values import PermutedValues
 from tilewright.passes.base import Remark, Unit, blocks_of, microseconds, where
@@ -75,21 +79,22 @@ class ArrayConvolveChannelsLastPass:
             return
         image_s = sizes.moved_seconds(machine, sizes.image, sizes.channels)
         result_s = sizes.moved_seconds(machine, sizes.positions, sizes.results)
-        last, first = sizes.channels_last_seconds(machine), sizes.channels_first_seconds(machine)
-        images = sizes.images_last_seconds(machine)
-        if images < min(last, first):
-            why = f"{microseconds(images)}, channels last {microseconds(last)}, channels first {microseconds(first)}"
-            unit.remarks.append(Remark(self.name, f"convolve at {where(op)}", "images last", why))
-            _Writer(unit, values, op, sizes).write_images_last()
-            return
         # The image comes as the convolution before has left it, and the next one will have channels last.
-        last += (op.operands[0] not in values.known) * image_s + (not is_followed) * result_s
-        first += (op.operands[0] in values.known) * image_s + is_followed * result_s
-        decision = "channels last" if last <= first else "channels first"
-        why = f"{microseconds(last)}, channels first {microseconds(first)}"
+        last_s = (op.operands[0] not in values.known) * image_s + (not is_followed) * result_s
+        first_s = (op.operands[0] in values.known) * image_s + is_followed * result_s
+        writer, ordered = _Writer(unit, values, op, sizes), ChannelsFirstWriter(values, op, sizes)
+        choices: dict[str, tuple[float, Callable[[], None]]] = {
+            "channels last": (last_s + sizes.channels_last_seconds(machine), writer.write),
+            "images last": (sizes.images_last_seconds(machine), writer.write_images_last),
+            "channels first": (first_s + sizes.channels_first_seconds(machine), lambda: None),
+            "windows as columns": (first_s + sizes.windows_seconds(machine), lambda: ordered.write_product(machine)),
+            "rows of channels": (first_s + sizes.taps_seconds(machine), lambda: ordered.write_taps(machine)),
+        }
+        decision, *others = sorted(choices, key=lambda name: choices[name][0])
+        possible = [f"{name} {microseconds(choices[name][0])}" for name in others if choices[name][0] < math.inf]
+        why = ", ".join([microseconds(choices[decision][0]), *possible])
         unit.remarks.append(Remark(self.name, f"convolve at {where(op)}", decision, why))
-        if last <= first:
-            _Writer(unit, values, op, sizes).write()
+        choices[decision][1]()
 
 
 def _before_others(block: Block) -> set[Operation]:
@@ -113,6 +118,7 @@ def _sizes_of(op: array.ConvolveOp) -> Convolution:
         positions=result.shape[2:],
         strides=op.strides,
         dilation=op.dilation,
+        low=op.low,
         dtype=accumulator_of(result.dtype),
         is_known=isinstance(op.operands[1].owner, array.ConstantOp),
     )

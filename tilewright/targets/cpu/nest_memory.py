@@ -38,9 +38,10 @@ from tilewright.targets.cpu.masked_memory import gather, masked_load, masked_sto
 from tilewright.targets.cpu.nest_plan import NestPlan, access, is_place, lanes_vary
 from tilewright.targets.cpu.past_caches import outgrows_cache, store_past_caches
 from tilewright.targets.cpu.strided_access import (
-    has_strided_access,
+    has_strided_load,
     load_reversed,
     load_strided,
+    load_strided_masked,
     store_interleaved,
 )
 from tilewright.targets.cpu.transposed_loads import load_transposed
@@ -326,7 +327,8 @@ class NestMemory:
             self._ask_for_stream(op, found)
             return self._load_vector(found, dtype, guard, fill)
         stride = found.stride_along(self.plan.vector_dim, vary)
-        if stride == -1 or (guard is None and self.position.mask is None and has_strided_access(stride)):
+        masked = guard is not None or self.position.mask is not None
+        if stride == -1 or has_strided_load(stride, dtype.itemsize, masked):
             return self._load_strided(found, stride or 0, dtype, guard, fill)
         return self._gather(found, dtype, guard, fill)
 
@@ -497,13 +499,15 @@ class NestMemory:
     def _load_strided(self, found: Access, stride: int, dtype: DType, guard: Value | None, fill: float | int) -> Value:
         pointer = self._pointer(found, [self._first_lane(found, i) for i in range(len(found.type.shape))])
         shape = load_form(dtype, self.plan.lanes)
-        if stride != -1:
-            raw = load_strided(self.builder, pointer, stride, shape, dtype.itemsize)
-            return widen(self.builder, raw, dtype)
         mask = self._both(guard, self.position.mask)
         if mask is not None:
             mask = broadcast(self.builder, mask, self.plan.lanes)
-        raw = load_reversed(self.builder, pointer, mask, shape, dtype.itemsize)
+        if stride == -1:
+            raw = load_reversed(self.builder, pointer, mask, shape, dtype.itemsize)
+        elif mask is None:
+            raw = load_strided(self.builder, pointer, stride, shape, dtype.itemsize)
+        else:
+            raw = load_strided_masked(self.builder, pointer, stride, mask, shape, dtype.itemsize)
         return self._filled(widen(self.builder, raw, dtype), guard, fill)
 
     def _gather(self, found: Access, dtype: DType, guard: Value | None, fill: float | int) -> Value:

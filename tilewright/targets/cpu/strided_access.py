@@ -15,10 +15,20 @@ from tilewright.targets.cpu.masked_memory import masked_load
 from tilewright.targets.cpu.shuffles import picked, shuffled
 from tilewright.targets.llvm.values import Builder, Value, lanes_of
 
+# Elements that all machines load under a mask.
+LEAST_MASKED_BYTES = 4
+
 
 def has_strided_access(stride: int | None) -> bool:
-    """Whether elements so far apart are loaded and stored as vectors."""
+    """Whether elements so far apart are loaded and stored as whole vectors."""
     return stride is not None and abs(stride) in SHUFFLED_STRIDES
+
+
+def has_strided_load(stride: int | None, itemsize: int, masked: bool) -> bool:
+    """Whether elements so far apart are loaded as vectors, under a mask or without."""
+    if stride is None or not has_strided_access(stride):
+        return False
+    return not masked or (stride > 0 and itemsize >= LEAST_MASKED_BYTES)
 
 
 def load_strided(builder: Builder, first: Value, stride: int, shape: ir.Type, itemsize: int) -> Value:
@@ -35,6 +45,21 @@ def load_strided(builder: Builder, first: Value, stride: int, shape: ir.Type, it
     owners = [min(offset // lanes, step - 1) for offset in offsets]
     places = [(owner, offset - starts[owner]) for offset, owner in zip(offsets, owners, strict=True)]
     return picked(builder, vectors, places)
+
+
+def load_strided_masked(
+    builder: Builder, first: Value, stride: int, mask: Value, shape: ir.Type, itemsize: int
+) -> Value:
+    """A vector of the elements `first`, `first + stride`, ... in the lanes that a mask lets through, 0 in the others;
+    nothing else is read."""
+    lanes, zeros = lanes_of(shape), ir.Constant(mask.type, None)
+    vectors: list[Value] = []
+    for number in range(stride):
+        offsets = range(number * lanes, (number + 1) * lanes)
+        read = shuffled(builder, mask, zeros, [o // stride if o % stride == 0 else lanes for o in offsets])
+        pointer = offset_pointer(builder, first, i64(number * lanes), itemsize)
+        vectors.append(masked_load(builder, pointer, read, shape, itemsize))
+    return picked(builder, vectors, [(n * stride // lanes, n * stride % lanes) for n in range(lanes)])
 
 
 def load_reversed(builder: Builder, first: Value, mask: Value | None, shape: ir.Type, itemsize: int) -> Value:
