@@ -185,7 +185,7 @@ class NestEmitter:
 
     def _vectors(self, dim: int, start: Value, body: Callable[[], None], end: Value | None = None) -> None:
         """Print a body for each vector from `start` on, the last one masked where it is not whole. Without an `end`,
-        vectors begin at multiples of the lanes and go on to the extent of the dim."""
+        vectors begin at multiples of the lanes and end at the extent of the dim."""
         lanes, begin = self.plan.lanes, i64(0) if end is None else start
         end = self._extents[dim] if end is None else end
         extent = subtract(self.builder, end, begin)

@@ -16,6 +16,7 @@ from llvmlite import ir
 Builder: TypeAlias = Any
 Value: TypeAlias = Any
 _VECTOR: type[Any] = ir.VectorType
+_CONSTANT: type[Any] = ir.Constant
 
 HALF, FLOAT, DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 _BITS: dict[ir.Type, int] = {FLOAT: 32, DOUBLE: 64}
@@ -50,9 +51,10 @@ def lanes_of(shape: Any) -> int:
 class _Splat(ir.Constant):
     """A vector constant in LLVM's short form; `ir.Constant` would spell every lane out."""
 
-    def __init__(self, shape: ir.Type, text: str) -> None:
+    def __init__(self, shape: ir.Type, text: str, value: float | int) -> None:
         self.type = shape
         self.constant = text
+        self.value = value
 
     def _get_reference(self) -> str:
         return str(self.constant)
@@ -66,8 +68,16 @@ def splat(shape: ir.Type, value: float | int) -> ir.Constant:
     else:
         text = _hexadecimal(float(value), element)
     if isinstance(shape, ir.VectorType):
-        return _Splat(shape, f"splat ({element} {text})")
-    return _Splat(shape, text)
+        return _Splat(shape, f"splat ({element} {text})", value)
+    return _Splat(shape, text, value)
+
+
+def integer_constant(value: Value) -> int | None:
+    """The integer that a constant has in every lane; None where it is no such constant."""
+    if isinstance(value, _Splat):
+        return value.value if isinstance(value.value, int) else None
+    held = value.constant if isinstance(value, _CONSTANT) else None
+    return held if isinstance(held, int) else None
 
 
 def _hexadecimal(value: float, element: ir.Type) -> str:
