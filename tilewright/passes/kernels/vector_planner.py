@@ -70,6 +70,7 @@ class VectorPlanner:
     most_of_window: None = None
     sums_in_blocks: bool = True
     scans_in_turns: bool = False
+    shares_scatter_rows: bool = True
 
     def check(self, group: array.FusedOp, schedule: schedules.Schedule) -> None:
         check_vector_schedule(group, schedule, self.machine)

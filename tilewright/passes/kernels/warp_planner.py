@@ -83,6 +83,7 @@ class WarpPlanner:
     most_of_window: int = 256
     sums_in_blocks: bool = True
     scans_in_turns: bool = True
+    shares_scatter_rows: bool = False
 
     def check(self, group: array.FusedOp, schedule: schedules.Schedule) -> None:
         check_warp_schedule(group, schedule, self.machine)
