@@ -338,6 +338,24 @@ FITS = (
         {"f64": 6},
         weighted=True,
     ),
+    Fit(
+        "NEAR_LOG2",
+        "(log2(1 + r) - (r - r^2 / 2) / log(2)) / r^3, |r| <= 1 / 32",
+        _series_safe(lambda r: (mpmath.log1p(r) - r + r**2 / 2) / r**3 / LN2, 1 / LN2 / 3),
+        _series_safe(lambda r: r**3 * LN2 / mpmath.log1p(r), mpf(0)),
+        -mpf(1) / 32,
+        mpf(1) / 32,
+        {"f32": 3},
+    ),
+    Fit(
+        "NEAR_EXP2",
+        "(2^r - 1) / r, |r| <= 1 / 64",
+        _series_safe(lambda r: mpmath.expm1(r * LN2) / r, LN2),
+        lambda r: r,
+        -mpf("1.01") / 64,
+        mpf("1.01") / 64,
+        {"f32": 2},
+    ),
 )
 
 
@@ -388,6 +406,25 @@ PIECES = (
     Pieces("ERF", "erf, to 3.97", mpmath.erf, 2 / mpmath.sqrt(PI), mpf(1051) / 8192, 4),
     Pieces("TANH", "tanh, to 9.17", mpmath.tanh, mpf(1), mpf(303) / 1024, 6),
 )
+
+
+def looked_up_logarithms() -> dict[str, list[float]]:
+    """For significands m from 1 + k / 32 on: c near 1 / m, of so few bits that m c - 1 is an f32, and -log2(c) in two
+    parts, the first of so few bits that an exponent plus it is an f32. Around 1 and 2, c is a power of 2."""
+    near: list[mpf] = []
+    for k in range(INTERVALS):
+        middle = 1 + (k + mpf(1) / 2) / INTERVALS
+        near.append(mpf(1) if k == 0 else mpf(1) / 2 if k == INTERVALS - 1 else mpmath.nint(64 / middle) / 64)
+    logarithms = [-mpmath.log(c, 2) for c in near]
+    high = [mpmath.nint(value * 2**16) / 2**16 for value in logarithms]
+    low = [value - first for value, first in zip(logarithms, high, strict=True)]
+    return {name: rounded(v, "f32") for name, v in (("NEAR", near), ("LOG2_HIGH", high), ("LOG2_LOW", low))}
+
+
+def looked_up_powers() -> dict[str, list[float]]:
+    """2^(k / 32) in two parts."""
+    pairs = [parts(mpf(2) ** (mpf(k) / INTERVALS), 2, "f32") for k in range(INTERVALS)]
+    return {"EXP2_HIGH": [pair[0] for pair in pairs], "EXP2_LOW": [pair[1] for pair in pairs]}
 
 
 # Constants as the sum of that many floats, each the rest rounded to the type.
@@ -456,7 +493,17 @@ def table_text() -> str:
             lines += [f"            {value!r}," for value in values]
             lines.append("        ),")
         lines.append("    },")
-    return "\n".join([*lines, "}", "", *piece_lines(), ""])
+    return "\n".join([*lines, "}", "", *piece_lines(), "", *lookup_lines(), ""])
+
+
+def lookup_lines() -> list[str]:
+    lines = [
+        "# Values for 32 intervals, which are looked up by the number of the interval.",
+        "LOOKUPS: dict[str, tuple[float, ...]] = {",
+    ]
+    for name, values in (looked_up_logarithms() | looked_up_powers()).items():
+        lines += [f'    "{name}": (', *(f"        {value!r}," for value in values), "    ),"]
+    return [*lines, "}"]
 
 
 def piece_lines() -> list[str]:

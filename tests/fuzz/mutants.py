@@ -295,11 +295,12 @@ MUTANTS: tuple[Mutant, ...] = (
     # functions
     _cpu(
         "quotients rounded to zero",
-        "llvm.functions:_floor_divide",
-        "b.and_(inexact, opposite), lowered",
-        "b.and_(inexact, opposite), quotient",
+        "llvm.integer_division:_through_float",
+        'intrinsic(b, "floor", [quotient])',
+        "quotient",
     ),
-    _cpu("unsigned remainder signed", "llvm.functions:_remainder", "b.urem", "b.srem"),
+    _cpu("unsigned quotients signed", "llvm.integer_division:_through_float", "b.fptoui", "b.fptosi"),
+    _cpu("remainders of any sign", "llvm.integer_division:_needs_floor", "(inexact", "(b.not_(inexact)"),
     _cpu(
         "16-bit results not rounded",
         "llvm.functions:emit_function",

@@ -207,6 +207,25 @@ def test_pairs_in_double_precision_keep_their_bound(compiled: Compiled, name: st
                 assert error <= ULP[name, "f64"], f"{name}({x!r}, {y!r}) is {error} ULP off"
 
 
+@pytest.mark.parametrize("distance", [None, 0.5, 0.1, 0.03, 1e-3, 1e-6])
+def test_powers_up_to_the_ends_of_the_range_keep_their_bound(compiled: Compiled, distance: float | None) -> None:
+    """Exponents up to those that overflow or underflow, of bases near 1 and of subnormal ones: the logarithm's error
+    counts for most there."""
+    generator = np.random.default_rng(17)
+    count, bound = 1 << 16, ULP["power", "f32"]
+    if distance is None:
+        bases = generator.integers(1, 2**23, count).astype(np.uint32).view(np.float32)
+    else:
+        bases = (1 + generator.uniform(-distance, distance, count)).astype(np.float32)
+    for low, high in ((-150.0, -120.0), (-128.0, 128.0), (120.0, 128.0)):
+        with np.errstate(all="ignore"):
+            exponents = (generator.uniform(low, high, count) / np.log2(bases.astype(np.float64))).astype(np.float32)
+            exact = DOUBLE["power"](bases.astype(np.float64), exponents.astype(np.float64))
+            errors = ulp_errors(apply(compiled, "power", bases, exponents), exact)
+        at = int(errors.argmax())
+        assert errors[at] <= bound, f"{bases[at]!r} to the power {exponents[at]!r} is {errors[at]} ULP off"
+
+
 def special_case(value: np.floating) -> str:
     """What a special case must get right: NaN, or the sign and whether it is zero, finite or infinite."""
     if np.isnan(value):

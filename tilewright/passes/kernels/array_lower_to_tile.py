@@ -62,7 +62,7 @@ from tilewright.passes.kernels.lower_convolve_group import lower_convolve_group
 from tilewright.passes.kernels.lower_loop_group import LoopPlan, loop_plan, lower_loop_group
 from tilewright.passes.kernels.lower_ordered_group import ordered_op, ordered_plan, ordered_stages
 from tilewright.passes.kernels.lower_reshape_group import ReshapePlan, lower_reshape_group, reshape_plan
-from tilewright.passes.kernels.lower_scatter_group import lower_scatter_group
+from tilewright.passes.kernels.lower_scatter_group import lower_scatter_group, scatter_of, scatter_rows
 from tilewright.passes.kernels.lower_update_group import update_stage
 from tilewright.passes.kernels.planners import KernelPlanner, planner_for
 from tilewright.passes.kernels.schedule_choice import (
@@ -190,7 +190,8 @@ def _stages(planner: KernelPlanner, group: array.FusedOp, schedule: schedules.Sc
     """The kernels of a group by its schedule; those of scatters and updates are not scheduled."""
     match schedule:
         case None:
-            return [_scatter_stage(group) if group.kind == "scatter" else update_stage(group)]
+            share = planner.shares_scatter_rows
+            return [_scatter_stage(group, share) if group.kind == "scatter" else update_stage(group, share)]
         case schedules.Loop():
             return [_loop_stage(group, loop_plan(group, schedule))]
         case schedules.Convolution():
@@ -241,5 +242,10 @@ def _reshape_stage(plan: ReshapePlan) -> Stage:
     return _only(plan.grid, lambda builder, indices, outputs: lower_reshape_group(plan, builder, indices, outputs))
 
 
-def _scatter_stage(group: array.FusedOp) -> Stage:
-    return _only((), lambda builder, indices, outputs: lower_scatter_group(group, builder, outputs))
+def _scatter_stage(group: array.FusedOp, share_rows: bool) -> Stage:
+    rows = scatter_rows(scatter_of(group), share_rows)
+
+    def fill(builder: TileBuilder, indices: Sequence[SSAValue], outputs: Sequence[SSAValue]) -> None:
+        lower_scatter_group(group, rows, builder, indices, outputs)
+
+    return _only(rows.grid, fill)

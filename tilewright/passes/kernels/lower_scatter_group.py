@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
 from tilewright import dtypes
+from tilewright.cost.tiles import dividing_split
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.passes.kernels.indexing import Axis, Linear
+from tilewright.passes.kernels.lower_loop_group import ROW_ELEMENTS
 from tilewright.passes.kernels.tile_builder import TileBuilder
 
 
@@ -18,48 +21,103 @@ def scatter_of(group: array.FusedOp) -> array.ScatterOp:
     return next(op for op in group.body.block.ops if isinstance(op, array.ScatterOp))
 
 
-def lower_scatter_group(group: array.FusedOp, builder: TileBuilder, outputs: Sequence[SSAValue]) -> None:
+@dataclass(frozen=True)
+class ScatterRows:
+    """The rows of a scatter are the dimensions before those that indices choose from: an index changes the same element
+    of each. A program instance updates `block` rows along the last of `dims`, one after the other; where there are no
+    rows, or the machine's lanes take all of them, `dims` is empty."""
+
+    shape: tuple[int, ...]
+    dims: int = 0
+    block: int = 1
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        if not self.dims:
+            return ()
+        return (*self.shape[: self.dims - 1], -(-self.shape[self.dims - 1] // self.block))
+
+    def start(self, indices: Sequence[SSAValue]) -> list[Linear]:
+        """The coordinates of a program instance's first row."""
+        if not self.dims:
+            return []
+        return [*(Linear.of(index) for index in indices[:-1]), Linear.of(indices[-1], self.block)]
+
+
+def scatter_rows(op: array.ScatterOp, share: bool) -> ScatterRows:
+    """The rows of a scatter, in blocks that stay in the first-level cache. `share`: whether program instances share
+    them."""
+    shape, dims = array_type(op.operands[0]).shape, min(op.axes)
+    if not share or not dims or 0 in shape:
+        return ScatterRows(shape)
+    return ScatterRows(shape, dims, dividing_split(shape[dims - 1], max(1, ROW_ELEMENTS // math.prod(shape[dims:]))))
+
+
+def lower_scatter_group(
+    group: array.FusedOp,
+    rows: ScatterRows,
+    builder: TileBuilder,
+    indices: Sequence[SSAValue],
+    outputs: Sequence[SSAValue],
+) -> None:
     """Copy the operand, then combine updates with the copy."""
     op = scatter_of(group)
-    _copy(builder, op.operands[0], outputs[0])
-    combine_updates(op, builder, outputs[0])
+    _copy(builder, op.operands[0], outputs[0], rows, indices)
+    combine_updates(op, rows, builder, indices, outputs[0])
 
 
-def combine_updates(op: array.ScatterOp, builder: TileBuilder, out: SSAValue) -> None:
+def combine_updates(
+    op: array.ScatterOp, rows: ScatterRows, builder: TileBuilder, indices: Sequence[SSAValue], out: SSAValue
+) -> None:
     """Combine updates with what `out` holds, one index at a time: later updates must see earlier ones."""
     source, updates, *index_arrays = op.operands
     shape = array_type(source).shape
     index_shape = array_type(index_arrays[0]).shape
     rest = [d for d in range(len(shape)) if d not in op.axes]
 
-    def place(counters: list[SSAValue]) -> None:
+    def place(row: list[Linear], counters: list[SSAValue]) -> None:
         position = tuple(Linear.of(c) for c in counters)
         pairs = zip(index_arrays, op.axes, strict=True)
-        lanes = {axis: builder.cast(builder.pull(i, position), dtypes.i64) for i, axis in pairs}
-        axes = {d: Axis(shape[d], d, f"d{d}") for d in rest}
-        target = tuple(Linear.of(lanes[d]) if d in lanes else Linear.of(axes[d]) for d in range(len(shape)))
-        update = builder.pull(updates, (*position, *(Linear.of(axes[d]) for d in rest)))
+        at = {axis: Linear.of(builder.cast(builder.pull(i, position), dtypes.i64)) for i, axis in pairs}
+        at |= {d: row[d] if d < len(row) else Linear.of(Axis(shape[d], d, f"d{d}")) for d in rest}
+        target = tuple(at[d] for d in range(len(shape)))
+        update = builder.pull(updates, (*position, *(at[d] for d in rest)))
         if op.fn != "set":
             update = builder.map(op.fn, builder.load(out, target), update)
         builder.store(update, out, target)
 
-    def nest(dims: tuple[int, ...], counters: list[SSAValue]) -> None:
+    def nest(row: list[Linear], dims: tuple[int, ...], counters: list[SSAValue]) -> None:
         if not dims:
-            place(counters)
+            place(row, counters)
             return
 
         def body(counter: SSAValue, carried: object) -> tuple[()]:
-            nest(dims[1:], [*counters, counter])
+            nest(row, dims[1:], [*counters, counter])
             return ()
 
         builder.loop(dims[0], [], body)
 
-    if math.prod(index_shape):
-        nest(index_shape, [])
+    def each_row(counter: SSAValue, carried: object) -> tuple[()]:
+        *outer, first = rows.start(indices)
+        nest([*outer, first + Linear.of(counter)], index_shape, [])
+        return ()
+
+    if not math.prod(index_shape):
+        return
+    if rows.dims and rows.block > 1:
+        builder.loop(rows.block, [], each_row)
+    else:
+        nest(rows.start(indices), index_shape, [])
 
 
-def _copy(builder: TileBuilder, source: SSAValue, out: SSAValue) -> None:
-    shape = array_type(source).shape
-    axes = [Axis(n, d, f"d{d}") for d, n in enumerate(shape)]
-    at = tuple(Linear.of(axis) for axis in axes)
+def _copy(
+    builder: TileBuilder, source: SSAValue, out: SSAValue, rows: ScatterRows, indices: Sequence[SSAValue]
+) -> None:
+    """Copy the rows of a program instance."""
+    shape, start = rows.shape, rows.start(indices)
+    extents = [*[1] * (rows.dims - 1), rows.block] if rows.dims else []
+    extents += shape[rows.dims :]
+    at = tuple(
+        (start[d] if d < rows.dims else Linear()) + Linear.of(Axis(n, d, f"d{d}")) for d, n in enumerate(extents)
+    )
     builder.store(builder.pull(source, at), out, at)

@@ -79,6 +79,7 @@ class VectorPlanner:
     shuffles_lanes: bool = True
     sums_in_blocks: bool = True
     scans_in_turns: bool = False
+    shares_scatter_rows: bool = True
 
     def check(self, group: array.FusedOp, schedule: schedules.Schedule) -> None:
         check_vector_schedule(group, schedule, self.machine)

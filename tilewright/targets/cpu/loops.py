@@ -8,7 +8,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from tilewright.targets.llvm.values import Builder, Value, undefined
+from tilewright.targets.llvm.values import Builder, Value, integer_constant, splat, undefined
 
 I1, I8, I32, I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 POINTER = ir.PointerType()
@@ -111,6 +111,8 @@ def broadcast(builder: Builder, value: Value, lanes: int) -> Value:
     if lanes == 1 or isinstance(value.type, ir.VectorType):
         return value
     shape = ir.VectorType(value.type, lanes)
+    if (known := integer_constant(value)) is not None:
+        return splat(shape, known)
     single = builder.insert_element(undefined(shape), value, ir.Constant(I32, 0))
     mask = ir.Constant(ir.VectorType(I32, lanes), None)
     return builder.shuffle_vector(single, undefined(shape), mask)

@@ -47,6 +47,7 @@ from tilewright.targets.cpu.strided_access import (
 from tilewright.targets.cpu.transposed_loads import load_transposed
 from tilewright.targets.llvm.conversions import emit_cast, load_form, narrow, widen
 from tilewright.targets.llvm.functions import emit_function
+from tilewright.targets.llvm.integer_division import divide_unsigned, remainder_unsigned
 from tilewright.targets.llvm.values import Builder, Value, splat
 
 # Bound on positions that are compared as 32-bit integers, far from overflowing together with a limit.
@@ -217,11 +218,11 @@ class NestMemory:
 
     def _divide(self, value: Value, divisor: int) -> Value:
         known = static(value)
-        return i64(known // divisor) if known is not None else self.builder.udiv(value, splat(value.type, divisor))
+        return i64(known // divisor) if known is not None else divide_unsigned(self.builder, value, divisor)
 
     def _modulo(self, value: Value, modulus: int) -> Value:
         known = static(value)
-        return i64(known % modulus) if known is not None else self.builder.urem(value, splat(value.type, modulus))
+        return i64(known % modulus) if known is not None else remainder_unsigned(self.builder, value, modulus)
 
     def _pointer(self, found: Access, coordinates: Sequence[Value]) -> Value:
         offset = self._offset(found, coordinates)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from llvmlite import ir
 
 from tilewright.dtypes import DType
+from tilewright.targets.llvm import integer_division
 from tilewright.targets.llvm.conversions import round_to
 from tilewright.targets.llvm.values import Builder, Value, intrinsic, splat, with_element
 from tilewright.targets.llvm.vector_math import emit_math
@@ -62,46 +63,14 @@ def _extreme(symbol: str) -> Emission:
     return emit
 
 
-def _guarded_divisor(b: Builder, dtype: DType, x: Value, y: Value) -> tuple[Value, Value]:
-    """A divisor that cannot trap, and whether the real one was zero."""
-    zero = splat(y.type, 0)
-    is_zero = b.icmp_unsigned("==", y, zero)
-    bad = is_zero
-    if dtype.kind == "i":
-        smallest = splat(x.type, -(2 ** (dtype.bits - 1)))
-        minus_one = b.icmp_unsigned("==", y, splat(y.type, -1))
-        bad = b.or_(bad, b.and_(minus_one, b.icmp_unsigned("==", x, smallest)))
-    return b.select(bad, splat(y.type, 1), y), is_zero
-
-
 def _floor_divide(b: Builder, dtype: DType, a: Sequence[Value]) -> Value:
     x, y = a
-    if dtype.is_float:
-        return _float_floor_divide(b, x, y)
-    safe, is_zero = _guarded_divisor(b, dtype, x, y)
-    zero = splat(x.type, 0)
-    if dtype.kind == "u":
-        return b.select(is_zero, zero, b.udiv(x, safe))
-    quotient = b.sdiv(x, safe)
-    remainder = b.sub(x, b.mul(quotient, safe))
-    inexact = b.icmp_unsigned("!=", remainder, zero)
-    opposite = b.icmp_signed("<", b.xor(remainder, safe), zero)
-    lowered = b.sub(quotient, splat(x.type, 1))
-    return b.select(is_zero, zero, b.select(b.and_(inexact, opposite), lowered, quotient))
+    return _float_floor_divide(b, x, y) if dtype.is_float else integer_division.floor_divide(b, dtype, x, y)
 
 
 def _remainder(b: Builder, dtype: DType, a: Sequence[Value]) -> Value:
     x, y = a
-    if dtype.is_float:
-        return _float_remainder(b, x, y)
-    safe, is_zero = _guarded_divisor(b, dtype, x, y)
-    zero = splat(x.type, 0)
-    if dtype.kind == "u":
-        return b.select(is_zero, zero, b.urem(x, safe))
-    remainder = b.srem(x, safe)
-    inexact = b.icmp_unsigned("!=", remainder, zero)
-    opposite = b.icmp_signed("<", b.xor(remainder, safe), zero)
-    return b.select(is_zero, zero, b.select(b.and_(inexact, opposite), b.add(remainder, safe), remainder))
+    return _float_remainder(b, x, y) if dtype.is_float else integer_division.remainder(b, dtype, x, y)
 
 
 def _float_remainder(b: Builder, x: Value, y: Value) -> Value:

@@ -16,6 +16,7 @@ from llvmlite import ir
 Builder: TypeAlias = Any
 Value: TypeAlias = Any
 _VECTOR: type[Any] = ir.VectorType
+_CONSTANT: type[Any] = ir.Constant
 
 HALF, FLOAT, DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 _BITS: dict[ir.Type, int] = {FLOAT: 32, DOUBLE: 64}
@@ -50,9 +51,10 @@ def lanes_of(shape: Any) -> int:
 class _Splat(ir.Constant):
     """A vector constant in LLVM's short form; `ir.Constant` would spell every lane out."""
 
-    def __init__(self, shape: ir.Type, text: str) -> None:
+    def __init__(self, shape: ir.Type, text: str, value: float | int) -> None:
         self.type = shape
         self.constant = text
+        self.value = value
 
     def _get_reference(self) -> str:
         return str(self.constant)
@@ -66,8 +68,16 @@ def splat(shape: ir.Type, value: float | int) -> ir.Constant:
     else:
         text = _hexadecimal(float(value), element)
     if isinstance(shape, ir.VectorType):
-        return _Splat(shape, f"splat ({element} {text})")
-    return _Splat(shape, text)
+        return _Splat(shape, f"splat ({element} {text})", value)
+    return _Splat(shape, text, value)
+
+
+def integer_constant(value: Value) -> int | None:
+    """The integer that a constant has in every lane; None where it is no such constant."""
+    if isinstance(value, _Splat):
+        return value.value if isinstance(value.value, int) else None
+    held = value.constant if isinstance(value, _CONSTANT) else None
+    return held if isinstance(held, int) else None
 
 
 def _hexadecimal(value: float, element: ir.Type) -> str:
@@ -272,22 +282,41 @@ class Lanes:
         return has_features(self.builder, "avx512f", "avx512vl") and self.element in ("f32", "f64")
 
     def scaled_by(self, exponent: Lanes, counts: Lanes) -> Lanes:
-        """This value times 2^exponent, an integer held as a float, rounded once; 0 in lanes that do not count."""
+        """This value times 2^floor(exponent), `exponent` being a float, rounded once; 0 in lanes that do not count."""
+        return self._of_processor("scalef", [self, exponent], counts)
+
+    def exponent(self) -> Lanes:
+        """The k of |x| = 2^k m with m in [1, 2), as a float: -inf of 0, inf of inf, NaN of NaN."""
+        return self._of_processor("getexp", [self])
+
+    def significand(self) -> Lanes:
+        """The m of x = 2^k m with |m| in [1, 2): 1 of 0 and of inf."""
+        return self._of_processor("getmant", [self], immediate=0)
+
+    def _of_processor(
+        self, name: str, operands: Sequence[Lanes], counts: Lanes | None = None, immediate: int | None = None
+    ) -> Lanes:
+        """The result of a masked instruction of AVX-512, where `can_scale`; 0 in lanes that do not count."""
         lanes = lanes_of(self.type)
         element = element_of(self.type)
         width = next(n for n in (128, 256, 512, lanes * _BITS[element]) if n >= lanes * _BITS[element])
         held = ir.VectorType(element, width // _BITS[element])
-        arguments = [_in_lanes(self.builder, value, held) for value in (self.value, exponent.value)]
+        arguments = [_in_lanes(self.builder, operand.value, held) for operand in operands]
+        if immediate is not None:
+            arguments.append(ir.Constant(ir.IntType(32), immediate))
         bits = max(8, lanes_of(held))
-        mask = _in_lanes(self.builder, counts.value, ir.VectorType(ir.IntType(1), bits))
-        arguments += [splat(held, 0), self.builder.bitcast(mask, ir.IntType(bits))]
+        mask: Value = ir.Constant(ir.IntType(bits), -1)
+        if counts is not None:
+            whole = _in_lanes(self.builder, counts.value, ir.VectorType(ir.IntType(1), bits))
+            mask = self.builder.bitcast(whole, ir.IntType(bits))
+        arguments += [splat(held, 0), mask]
         if width == 512:
             arguments.append(ir.Constant(ir.IntType(32), 4))  # round as set
-        name = f"llvm.x86.avx512.mask.scalef.{'ps' if element == FLOAT else 'pd'}.{width}"
-        function = self.builder.module.globals.get(name)
+        full_name = f"llvm.x86.avx512.mask.{name}.{'ps' if element == FLOAT else 'pd'}.{width}"
+        function = self.builder.module.globals.get(full_name)
         if function is None:
             type = ir.FunctionType(held, [a.type for a in arguments])
-            function = ir.Function(self.builder.module, type, name)
+            function = ir.Function(self.builder.module, type, full_name)
         return self.wrap(_in_lanes(self.builder, self.builder.call(function, arguments), self.type))
 
     def can_look_up(self) -> bool:

@@ -93,6 +93,11 @@ def _exponent_and_fraction(x: Lanes) -> tuple[Lanes, Lanes, Lanes]:
 
 def reduce(x: Lanes) -> Reduced:
     layout = FORMATS[x.element]
+    if x.can_scale():
+        exponent, significand = x.exponent(), x.significand()
+        large = significand.bits() >= layout.sqrt_half_bits + (1 << layout.significand_bits)
+        k = large.choose(exponent + 1.0, exponent)
+        return Reduced(k, large.choose(significand * 0.5, significand) - 1.0)
     subnormal = x < layout.smallest_normal
     normal = subnormal.choose(x * 2.0**layout.subnormal_shift, x)
     _, k, significand = _exponent_and_fraction(normal)

@@ -9,6 +9,7 @@ from tilewright.targets.llvm.values import Lanes, exact_product, exact_sum, intr
 from tilewright.targets.llvm.vector_math_exp import FORMATS, reduce
 from tilewright.targets.llvm.vector_math_log import NATURAL
 from tilewright.targets.llvm.vector_math_log import reduce as reduce_logarithm
+from tilewright.targets.llvm.vector_math_looked_up_power import clamped_to_finite, looked_up_power
 from tilewright.targets.llvm.vector_math_tables import CONSTANTS, TABLES
 
 # Beyond these, x^2 overflows or loses bits; scaling by 2^600 either way brings both sides of a triangle back.
@@ -90,20 +91,28 @@ def _inverse_cube_root_guess(x: Lanes) -> Lanes:
 def power(x: Lanes, y: Lanes) -> Lanes:
     """x to the power y, with the special cases of C99."""
     a = x.absolute()
-    result = through_double(_positive_power, a, y) if x.element == "f32" else _positive_power(a, y)
-    zero, one, infinity = x.constant(0.0), x.constant(1.0), x.constant(math.inf)
-    vanishes = (a < 1.0) ^ (y < 0.0)
-    result = (a.equals(0.0) | a.equals(math.inf)).choose(vanishes.choose(zero, infinity), result)
-    result = a.equals(1.0).choose(one, result)
-
+    if not x.can_scale():
+        result = _power_of_absolute(a, y)
+    else:
+        result = looked_up_power(a, y) if x.can_look_up() else _positive_power(a, clamped_to_finite(y))
     integral = _truncated(y).equals(y)
     half = y * 0.5
     odd = integral & half.wrap(half.builder.fcmp_ordered("!=", _truncated(half).value, half.value))
     result = ((x.bits() < 0) & odd).choose(-result, result)
     # A negative base has no power but for integers; infinite exponents count as even.
     undefined = (x < 0.0) & (a < math.inf) & (integral ^ integral.constant(1))
-    result = (undefined | x.is_nan() | y.is_nan()).choose(x.constant(math.nan), result)
-    return (x.equals(1.0) | y.equals(0.0)).choose(one, result)
+    result = undefined.choose(x.constant(math.nan), result)
+    return (x.equals(1.0) | y.equals(0.0)).choose(x.constant(1.0), result)
+
+
+def _power_of_absolute(a: Lanes, y: Lanes) -> Lanes:
+    """The power of a number that is not below 0, infinity and NaN among them; of 0 and 1 for a `y` other than 0."""
+    result = through_double(_positive_power, a, y) if a.element == "f32" else _positive_power(a, y)
+    zero, one, infinity = a.constant(0.0), a.constant(1.0), a.constant(math.inf)
+    vanishes = (a < 1.0) ^ (y < 0.0)
+    result = (a.equals(0.0) | a.equals(math.inf)).choose(vanishes.choose(zero, infinity), result)
+    result = a.equals(1.0).choose(one, result)
+    return (a.is_nan() | y.is_nan()).choose(a.constant(math.nan), result)
 
 
 def _truncated(x: Lanes) -> Lanes:
@@ -111,7 +120,8 @@ def _truncated(x: Lanes) -> Lanes:
 
 
 def _positive_power(a: Lanes, y: Lanes) -> Lanes:
-    """exp(y log a) for finite a above 0. A result in `f32` needs no more of the logarithm than a double holds."""
+    """exp(y log a) for finite a above 0, for any where the processor scales by powers of two. A result in `f32` needs
+    no more of the logarithm than a double holds."""
     layout = FORMATS["f64"]
     if a.for_single:
         inside = (y * reduce_logarithm(a).logarithm(NATURAL)).at_most(layout.overflow).at_least(layout.underflow)
@@ -124,6 +134,8 @@ def _positive_power(a: Lanes, y: Lanes) -> Lanes:
     product_low = (product.absolute() < 1000.0).choose(product_low, 0.0)
     reduced = reduce(product.at_most(layout.overflow).at_least(layout.underflow))
     rounded, lost = reduced.exponential(product_low)
+    if a.can_scale():
+        return (rounded + lost).scaled_by(reduced.n, product.unordered_or(">=", layout.underflow))
     return reduced.scaled(rounded + lost)
 
 
@@ -154,5 +166,4 @@ def _precise_logarithm(a: Lanes) -> tuple[Lanes, Lanes]:
     whole_low = k.times_plus(log2_low, whole_low)
     total = fraction.times_plus(2.0, whole)
     lost = fraction.times_plus(2.0, whole - total) + fraction_low.times_plus(2.0, whole_low)
-    high = total + lost
-    return high, (total - high) + lost
+    return total, lost
