@@ -141,7 +141,7 @@ def test_short_parts_along_vectors_stay_in_one_loop() -> None:
     assert "llvm.masked.load" in text
 
 
-@pytest.mark.parametrize("count", [64, 65, 130])
+@pytest.mark.parametrize("count", [32, 33, 65, 130])
 def test_many_operands(count: int) -> None:
     arrays = [drawn((3, 40), "f4", n) for n in range(count)]
     for axis in (0, 1):

@@ -2,7 +2,7 @@
 
 A kernel that concatenates reads all its operands for each element of the result and selects one, so that both its code
 and its work grow with the number of operands; a core also has a queue for each. Parts of 16 operands, on CPUs, which
-split the loop where an operand ends, of 64, are concatenated by kernels of their own, which equal parts share: an
+split the loop where an operand ends, of 32, are concatenated by kernels of their own, which equal parts share: an
 element is copied once for each level of the tree.
 After simplification, which removes concatenations of nothing; before fusion, so that each part fuses with what makes
 its operands.
@@ -37,7 +37,7 @@ from tilewright.primitives import ArrayType
 
 MOST_OPERANDS = 16
 # Loops that are cut where an operand ends copy each element once; one for each operand bounds the code.
-MOST_CUT_OPERANDS = 64
+MOST_CUT_OPERANDS = 32
 
 
 @dataclass(frozen=True)

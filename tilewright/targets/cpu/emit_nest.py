@@ -141,7 +141,8 @@ class NestEmitter:
             end = extent
             if number < len(cut.offsets):
                 at = add(self.builder, base, i64(cut.offsets[number]))
-                end = minimum(self.builder, maximum(self.builder, at, start), extent)
+                # By itself, not from the end before: LLVM's analysis of induction variables would follow a long chain.
+                end = minimum(self.builder, maximum(self.builder, at, i64(0)), extent)
             if static(end) is None or static(start) is None or static(start) != static(end):
                 self.position.parts[dim] = number
                 self._part(level, dim, start, end)

@@ -22,7 +22,7 @@ from tilewright.passes.affine_access import Access, linear_form
 from tilewright.targets.cpu.nest_plan import Item, NestPlan, is_place, operand_items, root_indices
 
 # Bounds on the code of a nest: bodies, and items that they compute together.
-MOST_BODIES, MOST_ITEMS = 64, 4096
+MOST_BODIES, MOST_ITEMS = 32, 2048
 # Vectors that are loaded and stored in the time of one whose lanes are compared, loaded under a mask and selected.
 MASKED_LOAD = 1.5
 # Comparisons as `difference < bound`, or not.
