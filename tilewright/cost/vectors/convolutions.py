@@ -33,6 +33,8 @@ _ROW_CYCLES, _VECTOR_CYCLES = 45, 10
 _MOVED_CYCLES, _WEIGHT_CYCLES = 2, 7
 # Runs of an image that are copied without bounds, or multiplied, and each vector of them that is copied.
 _RUN_CYCLES, _COPY_CYCLES = 8, 4
+# The part of the time to read weights again that does not overlap with products.
+_REREAD = 0.5
 # Vectors of the image, and of weights, that are loaded in a cycle, two for each position of a window.
 _TAPS_PER_CYCLE = 1
 # Loops over the window's positions, for each part of the image that has all of these positions inside or outside: more
@@ -86,11 +88,14 @@ class Convolution:
         return (cycles + moved) / machine.clock_hertz + self._weights_seconds(machine, rows)
 
     def _weights_seconds(self, machine: Machine, times: int) -> float:
-        """To read the weights so many times, which the second-level cache may not hold."""
+        """To read the weights so many times: from memory once, as other layers of a network have taken the caches
+        since, and from the third-level cache if half of the second-level one has no room for them."""
         nbytes = self.results * self.channels // self.groups * math.prod(self.window) * self.dtype.itemsize
         near = machine.memory("l2")
-        memory = near if nbytes <= near.bytes / 2 else machine.memory("l3")
-        return times * nbytes / memory.bytes_per_second
+        if nbytes <= near.bytes / 2:
+            return times * nbytes / near.bytes_per_second
+        again = (times - 1) * _REREAD / machine.memory("l3").bytes_per_second
+        return nbytes * (1 / machine.memory("dram").bytes_per_second + again)
 
     def images_last_seconds(self, machine: Machine) -> float:
         """With images last, and a matmul for each position, whose rows are of one image each and are copied: of images
@@ -125,13 +130,14 @@ class Convolution:
         runs, nbytes = self.batch * self.results, self.batch * self.results * places * self.dtype.itemsize
         copied = runs * (_RUN_CYCLES + -(-places // lanes) * _COPY_CYCLES) / machine.clock_hertz
         copied += 2 * nbytes / _memory_of(machine, nbytes).bytes_per_second
-        return self._columns_seconds(machine, -(-self.batch * places // lanes)) + self._copied_seconds(machine) + copied
+        copied += self._copied_seconds(machine) + self._weights_seconds(machine, 1)
+        return self._columns_seconds(machine, -(-self.batch * places // lanes)) + copied
 
     def _images_seconds(self, machine: Machine) -> float:
         """A matmul for each image, which reads the weights again."""
         vectors = self.batch * -(-math.prod(self.positions) // machine.lanes(self.dtype))
         copied = 0.0 if self.is_whole else self._copied_seconds(machine)
-        return self._columns_seconds(machine, vectors) + copied + self._weights_seconds(machine, self.batch - 1)
+        return self._columns_seconds(machine, vectors) + copied + self._weights_seconds(machine, self.batch)
 
     def _columns_seconds(self, machine: Machine, vectors: int) -> float:
         """Matmuls of weights with so many vectors of columns."""
