@@ -40,6 +40,7 @@ from tilewright.dialects.rewriting import in_block
 from tilewright.passes.array.fusion import (
     ELEMENTWISE,
     BlockOrder,
+    absorb_transpose,
     describe,
     inline_closure,
     is_inline,
@@ -128,6 +129,10 @@ def _fuse_block(unit: Unit, block: Block) -> None:
                 order.note_group(merged.ops)
     for group in dict.fromkeys(group_of.values()):
         members = group.ops | set(inline_closure((o for op in group.ops for o in op.operands), block))
+        roots = _roots(order, group.ops, members)
+        if len(roots) == 1 and isinstance(roots[0], array.GatherOp):
+            # The dims of indices come first in a gather: it is computed in the order in which its result is stored.
+            absorb_transpose(block, members, roots[0].results[0])
         make_group(block, members, "loop", describe(sorted(group.ops, key=order.index.__getitem__)))
     _group_rest(block)
 

@@ -86,8 +86,11 @@ def loop_space(group: array.FusedOp) -> tuple[int, ...]:
 
 
 def has_transpose(group: array.FusedOp, space: tuple[int, ...]) -> bool:
-    """Whether a group transposes arrays of more than one dimension."""
-    return len(space) > 1 and any(isinstance(op, array.TransposeOp) for op in group.body.block.ops)
+    """Whether a group transposes arrays of more than one dimension; what it gathers does not lie transposed in memory."""
+    return len(space) > 1 and any(
+        isinstance(op, array.TransposeOp) and not isinstance(op.operands[0].owner, array.GatherOp)
+        for op in group.body.block.ops
+    )
 
 
 def _space_of_parts(op: array.ReduceOp) -> tuple[tuple[int, ...], tuple[int, ...]]:
