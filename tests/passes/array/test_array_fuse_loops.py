@@ -237,3 +237,16 @@ def test_a_gather_of_single_elements_is_fused_with_a_transpose(axes: tuple[int, 
 
     assert len(groups(program)) == (1 if is_fused else 2)
     assert len(groups(read)) == (1 if is_fused else 2)
+
+
+def taken(p: Program, *, twice: bool) -> list[Value]:
+    """Columns of an array at indices, whose rows are rows of the result, and where `twice` the columns as rows too."""
+    gathered = p.add("gather", [p.array(6, 9), p.array(4, dtype=dtypes.i64)], axes=(1,))[0]
+    return [turned(p, gathered), gathered] if twice else [turned(p, gathered)]
+
+
+def test_a_gather_is_computed_in_the_order_in_which_it_is_stored() -> None:
+    unit = run_through(lambda p: taken(p, twice=False), ArrayFuseLoopsPass)
+    (group,) = [op for op in unit.main.walk() if isinstance(op, array.FusedOp)]
+    assert [op.name for op in group.body.block.ops] == ["array.gather", "array.transpose", "array.yield"]
+    assert len(groups(lambda p: taken(p, twice=True))) == 2

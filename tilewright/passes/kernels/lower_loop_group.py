@@ -88,8 +88,12 @@ def loop_space(group: array.FusedOp) -> tuple[int, ...]:
 
 
 def has_transpose(group: array.FusedOp, space: tuple[int, ...]) -> bool:
-    """Whether a group transposes arrays of more than one dimension."""
-    return len(space) > 1 and any(isinstance(op, array.TransposeOp) for op in group.body.block.ops)
+    """Whether a group transposes arrays of more than one dimension: a transpose of what is gathered puts dims back that
+    the dims of the indices come before."""
+    return len(space) > 1 and any(
+        isinstance(op, array.TransposeOp) and not isinstance(op.operands[0].owner, array.GatherOp)
+        for op in group.body.block.ops
+    )
 
 
 def has_long_transpose(group: array.FusedOp, space: tuple[int, ...]) -> bool:

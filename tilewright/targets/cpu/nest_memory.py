@@ -17,6 +17,7 @@ from tilewright.dtypes import DType
 from tilewright.passes.affine_access import Access, Form, Indices, access_of, address_terms, linear_form
 from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.index_sets import IndexSets, Linear
+from tilewright.targets.cpu.lane_loads import load_lanes
 from tilewright.targets.cpu.loops import (
     I1,
     I8,
@@ -34,7 +35,7 @@ from tilewright.targets.cpu.loops import (
     prefetch,
     static,
 )
-from tilewright.targets.cpu.masked_memory import gather, masked_load, masked_store, scatter, store_first_lane
+from tilewright.targets.cpu.masked_memory import masked_load, masked_store, scatter, store_first_lane
 from tilewright.targets.cpu.nest_plan import NestPlan, access, is_place, lanes_vary
 from tilewright.targets.cpu.past_caches import outgrows_cache, store_past_caches
 from tilewright.targets.cpu.strided_access import (
@@ -308,9 +309,6 @@ class NestMemory:
             return first if second is None else second
         return self.builder.and_(*aligned(self.builder, [first, second], self.plan.lanes))
 
-    def _every_lane(self) -> Value:
-        return splat(ir.VectorType(I1, self.plan.lanes), 1)
-
     # ---- accesses -----------------------------------------------------------------------------------------------
 
     def load(self, op: tile.LoadOp, at: Indices) -> Value:
@@ -512,11 +510,35 @@ class NestMemory:
         return self._filled(widen(self.builder, raw, dtype), guard, fill)
 
     def _gather(self, found: Access, dtype: DType, guard: Value | None, fill: float | int) -> Value:
-        pointers = self._lane_pointers(found)
+        base, offsets = self._base_and_offsets(found, guard)
         mask = self._both(guard, self.position.mask)
-        mask = self._every_lane() if mask is None else broadcast(self.builder, mask, self.plan.lanes)
-        raw = gather(self.builder, pointers, mask, load_form(dtype, self.plan.lanes), dtype.itemsize)
-        return self._filled(widen(self.builder, raw, dtype), guard, fill)
+        if mask is not None:
+            mask = broadcast(self.builder, mask, self.plan.lanes)
+            offsets = self.builder.select(mask, offsets, splat(offsets.type, 0))
+        count = self.position.tail or self.plan.lanes
+        raw = load_lanes(self.builder, base, offsets, load_form(dtype, self.plan.lanes), dtype.itemsize, count)
+        value = widen(self.builder, raw, dtype)
+        if guard is None:
+            return value
+        guard = broadcast(self.builder, guard, self.plan.lanes)
+        return self.builder.select(guard, value, splat(value.type, fill))
+
+    def _base_and_offsets(self, found: Access, guard: Value | None) -> tuple[Value, Value]:
+        """The address that all lanes share, and the offset of each from there in elements. An offset of 0 is an element
+        of the ref, for lanes that are not inside as well."""
+        lanes, vector_dim = self.plan.lanes, self.plan.vector_dim
+        stride = None if vector_dim is None else found.stride_along(vector_dim, lanes_vary(self.plan, found))
+        if guard is None and stride is not None:
+            first = self._pointer(found, [self._first_lane(found, i) for i in range(len(found.type.shape))])
+            return first, ir.Constant(ir.VectorType(I64, lanes), [i64(n * stride) for n in range(lanes)])
+        coordinates = [self._coordinate(found, i) for i in range(len(found.type.shape))]
+        moves = [isinstance(c.type, ir.VectorType) for c in coordinates]
+        if not all(moves[position] for position in self._unsure(found)):
+            offset = self._offset(found, coordinates)
+            return self.context.pointers[found.ref], broadcast(self.builder, offset, lanes)
+        fixed = [i64(0) if moves else c for c, moves in zip(coordinates, moves, strict=True)]
+        moving = [c if moves else i64(0) for c, moves in zip(coordinates, moves, strict=True)]
+        return self._pointer(found, fixed), broadcast(self.builder, self._offset(found, moving), lanes)
 
     def _filled(self, value: Value, guard: Value | None, fill: float | int) -> Value:
         if guard is None or fill == 0:
@@ -550,7 +572,7 @@ class NestMemory:
                 mask = broadcast(self.builder, mask, self.plan.lanes)
                 masked_store(self.builder, raw, pointer, mask, dtype.itemsize)
             return
-        mask = self._every_lane() if mask is None else broadcast(self.builder, mask, self.plan.lanes)
+        mask = broadcast(self.builder, splat(I1, 1) if mask is None else mask, self.plan.lanes)
         scatter(self.builder, raw, self._lane_pointers(found), mask, dtype.itemsize)
 
     def store_interleaved(self, op: tile.StoreOp, at: Indices, values: Sequence[Value]) -> None:

@@ -382,7 +382,24 @@ def _order(plan: NestPlan) -> list[int]:
         return [*(d for d in outer if d != plan.interleaved_dim), vector, plan.interleaved_dim]
     if plan.turned_dim is not None and _fills_buffers(plan):
         return [*(d for d in outer if d != plan.turned_dim), vector, plan.turned_dim]
+    if outer and not inner and _repeats_lanes(plan, outer[-1]):
+        return [*outer[:-1], vector, outer[-1]]
     return [*outer, vector, *inner] if vector not in plan.reduced else [*outer, *inner, vector]
+
+
+def _repeats_lanes(plan: NestPlan, dim: int) -> bool:
+    """Whether each index along a dim reads elsewhere by the same vector of indices, which one trip of a loop outside
+    that dim's computes."""
+    if plan.turned_dim is not None or plan.space[dim] == 1:
+        return False
+    for item, dims in plan.dependences.items():
+        if not isinstance(item[0].owner, tile.LoadOp) or dim not in dims:
+            continue
+        found = _access(item[0].owner, item[1])
+        indices = [plan.dependences.get((found.symbols[s], found.at), frozenset[int]()) for s in found.lanes]
+        if any(plan.vector_dim in each for each in indices) and not any(dim in each for each in indices):
+            return True
+    return False
 
 
 def _fills_buffers(plan: NestPlan) -> bool:

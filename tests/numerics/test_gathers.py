@@ -1,0 +1,76 @@
+"""Gathers along inner dimensions in native code: rows that share their indices, all element sizes, tails, against
+NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.sampling import alternating
+from tilewright.options import options
+
+DTYPES = (np.uint8, np.bool_, np.int16, np.float16, np.float32, np.int64, np.float64)
+# Shapes, and how many indices along the last dimension: whole vectors, tails, fewer than a vector has lanes.
+CASES = [((40, 1000), 512), ((7, 333), 500), ((129, 64), 7), ((3, 5, 70), 65), ((1, 100), 33), ((300, 2), 1)]
+
+
+def sample(shape: tuple[int, ...], dtype: type) -> np.ndarray:
+    return np.random.default_rng(len(shape)).integers(0, 120, shape).astype(dtype)
+
+
+@pytest.mark.parametrize(("case", "dtype"), alternating(CASES, DTYPES), ids=str)
+def test_elements_of_each_row(case, dtype):
+    shape, count = case
+    x = sample(shape, dtype)
+    index = np.random.default_rng(count).integers(-shape[-1], shape[-1], count)
+
+    @tw.jit
+    def take(x, index):
+        return tw.take(x, index, axis=-1)
+
+    @tw.jit
+    def squares(x, index):
+        return tw.astype(tw.take(x, index, axis=-1), tw.f32) ** 2
+
+    for threads in (1, 3):
+        with options(threads=threads):
+            np.testing.assert_array_equal(np.asarray(take(x, index)), np.take(x, index, -1))
+            expected = np.take(x, index, -1).astype(np.float32) ** 2
+            np.testing.assert_array_equal(np.asarray(squares(x, index)), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_elements_by_indices_of_their_own(dtype):
+    x = sample((37, 210), dtype)
+    index = np.random.default_rng(3).integers(0, 210, (37, 75))
+    got = tw.jit(lambda x, index: tw.take_along_axis(x, index, axis=1))(x, index)
+    np.testing.assert_array_equal(np.asarray(got), np.take_along_axis(x, index, 1))
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_middle_dimensions(axis):
+    x = sample((9, 31, 45), np.float32)
+    index = np.random.default_rng(4).integers(0, x.shape[axis], (6, 4))
+    got = tw.jit(lambda x, index: tw.take(x, tw.reshape(index, (24,)), axis=axis))(x, index)
+    np.testing.assert_array_equal(np.asarray(got), np.take(x, index.ravel(), axis))
+
+
+def test_two_indices_of_each_element():
+    x = sample((60, 80), np.float32)
+    rng = np.random.default_rng(6)
+    rows, columns = rng.integers(0, 60, (50, 1)), rng.integers(0, 80, 70)
+    got = tw.jit(lambda x, rows, columns: x[rows, columns])(x, rows, columns)
+    np.testing.assert_array_equal(np.asarray(got), x[rows, columns])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("stride", [5, 7, -6])
+def test_elements_far_apart(stride, dtype):
+    x = sample((23, 400), dtype)
+
+    @tw.jit
+    def take(x):
+        return tw.astype(x[1:, 3::stride], tw.f32) * 2
+
+    np.testing.assert_array_equal(np.asarray(take(x)), x[1:, 3::stride].astype(np.float32) * 2)
