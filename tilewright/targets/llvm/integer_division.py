@@ -1,9 +1,9 @@
 """Division of vectors of integers, rounded to minus infinity, without the division instruction, which takes scalars.
 
 A known divisor becomes a multiplication: n // d = n * m >> k for all n up to a bound, where m is 2^k / d rounded up
-(Granlund and Montgomery, "Division by Invariant Integers using Multiplication"). Other vectors of 32 bits and less
-are divided as floats: x / y, correctly rounded, is an integer only where it is one exactly, because it is no closer
-than 1 / y to another.
+(Granlund and Montgomery, "Division by Invariant Integers using Multiplication"). Other vectors are divided as floats.
+Of 32 bits and less, x / y, correctly rounded, is an integer only where it is one exactly, because it is no closer than
+1 / y to another; of 64 bits the quotient takes two digits.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tilewright.targets.llvm.values import (
     FLOAT,
     Builder,
     Value,
+    has_features,
     integer_constant,
     intrinsic,
     lanes_of,
@@ -30,7 +31,7 @@ def floor_divide(b: Builder, dtype: DType, x: Value, y: Value) -> Value:
     if divisor is not None and lanes_of(x.type) > 1:
         return _by_known(b, dtype, x, divisor)
     safe, is_zero = _guarded_divisor(b, dtype, x, y)
-    quotient = (_through_float if _has_float_quotient(dtype, x) else _by_instruction)(b, dtype, x, safe)
+    quotient = (_through_float if _has_float_quotient(b, dtype, x) else _by_instruction)(b, dtype, x, safe)
     return b.select(is_zero, splat(x.type, 0), quotient)
 
 
@@ -44,7 +45,7 @@ def remainder(b: Builder, dtype: DType, x: Value, y: Value) -> Value:
             return splat(x.type, 0)
         return b.sub(x, b.mul(_by_known(b, dtype, x, divisor), splat(x.type, divisor)))
     safe, is_zero = _guarded_divisor(b, dtype, x, y)
-    if _has_float_quotient(dtype, x):
+    if _has_float_quotient(b, dtype, x):
         rest = b.sub(x, b.mul(_through_float(b, dtype, x, safe), safe))
     else:
         rest = _rest_by_instruction(b, dtype, x, safe)
@@ -114,17 +115,43 @@ def _needs_floor(b: Builder, rest: Value, y: Value) -> Value:
     return b.and_(inexact, opposite)
 
 
-def _has_float_quotient(dtype: DType, x: Value) -> bool:
-    return lanes_of(x.type) > 1 and dtype.bits <= 32
+def _has_float_quotient(b: Builder, dtype: DType, x: Value) -> bool:
+    """Whether vectors are divided as floats: those of 64 bits where the processor converts them."""
+    return lanes_of(x.type) > 1 and (dtype.bits <= 32 or has_features(b, "avx512dq", "avx512vl"))
 
 
 def _through_float(b: Builder, dtype: DType, x: Value, y: Value) -> Value:
     """The quotient for a `y` other than 0 and, next to the least `x`, other than -1."""
+    if dtype.bits == 64:
+        return _through_doubles(b, dtype, x, y)
     shape = with_element(x.type, DOUBLE if dtype.bits == 32 else FLOAT)
     if dtype.kind == "u":
         return b.fptoui(b.fdiv(b.uitofp(x, shape), b.uitofp(y, shape)), x.type)
     quotient = b.fdiv(b.sitofp(x, shape), b.sitofp(y, shape))
     return b.fptosi(intrinsic(b, "floor", [quotient]), x.type)
+
+
+def _through_doubles(b: Builder, dtype: DType, x: Value, y: Value) -> Value:
+    """Of 64 bits: signed numbers by their magnitudes, where x // y = ~((|x| - 1) // |y|) for a negative quotient."""
+    if dtype.kind == "u":
+        return _quotient_by_doubles(b, x, y)
+    zero = splat(x.type, 0)
+    magnitude, divisor = (b.select(b.icmp_signed("<", v, zero), b.sub(zero, v), v) for v in (x, y))
+    negative = b.and_(b.icmp_signed("<", b.xor(x, y), zero), b.icmp_unsigned("!=", x, zero))
+    distance = b.select(negative, b.sub(magnitude, splat(x.type, 1)), magnitude)
+    return b.xor(_quotient_by_doubles(b, distance, divisor), b.sext(negative, x.type))
+
+
+def _quotient_by_doubles(b: Builder, x: Value, y: Value) -> Value:
+    """Unsigned, for a `y` other than 0: two digits of the quotient, each a little too small, and at most one more."""
+    shape = with_element(x.type, DOUBLE)
+    # The conversions, the division and the multiplication round up by 4 / 2^53 of the digit in all, at most.
+    inverse = b.fdiv(splat(shape, 1.0 - 2.0**-50), b.uitofp(y, shape))
+    quotient, rest = splat(x.type, 0), x
+    for _ in range(2):
+        digit = b.fptoui(b.fmul(b.uitofp(rest, shape), inverse), x.type)
+        quotient, rest = b.add(quotient, digit), b.sub(rest, b.mul(digit, y))
+    return b.add(quotient, b.zext(b.icmp_unsigned(">=", rest, y), x.type))
 
 
 # ---- known divisors -------------------------------------------------------------------------------------------------
