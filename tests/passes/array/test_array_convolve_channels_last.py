@@ -143,6 +143,14 @@ def test_small_images_are_multiplied_by_the_weights_as_they_are_stored(make: Mak
     assert left is unit.main.body.block.args[1]
 
 
+def test_windows_that_are_larger_than_the_caches_are_not_copied() -> None:
+    """Windows of 9 MiB are a choice, those of twice the images are not."""
+    for images, is_choice in ((4, True), (8, False)):
+        unit = run_through(single((images, 16, 64, 64), 16, (3, 3), low=1, high=1), ArrayConvolveChannelsLastPass)
+        ((_, reason),) = remarks(unit, ArrayConvolveChannelsLastPass.name)
+        assert ("windows as columns" in reason) == is_choice
+
+
 SUMS_OVER_WINDOWS = [
     single((2, 24, 9, 40), 24, (3, 3), groups=24, low=1, high=1),
     single((2, 24, 9, 41), 24, (3, 3), groups=24, low=1, high=2, strides=2),

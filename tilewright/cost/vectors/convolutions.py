@@ -152,6 +152,8 @@ class Convolution:
         vectors = -(-self.positions[-1] // lanes) * self.strides[-1]
         cycles = runs * (_RUN_CYCLES + vectors * _COPY_CYCLES) + self._padding_cycles(lanes)
         nbytes = self.batch * self.channels * taps * math.prod(self.positions) * self.dtype.itemsize
+        if nbytes > machine.memory("l3").bytes:
+            return math.inf  # a program's memory does not grow by windows of large images or batches
         return cycles / machine.clock_hertz + 2 * nbytes / _memory_of(machine, nbytes).bytes_per_second
 
     def _padding_cycles(self, lanes: int) -> float:
