@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.passes.pass_support import Make, expect, remarks, run_through
+from tests.passes.pass_support import Make, check_meaning, expect, remarks, run_through
 from tests.programs import Program, matmul_epilogue
 from tilewright.frontend.trace import Value
 from tilewright.passes.array.array_fuse_contract import ArrayFuseContractPass
@@ -56,15 +56,21 @@ def test_index_maps_of_operands_join_and_what_computes_them_does_not() -> None:
 
 
 def test_a_convolution_takes_its_activation() -> None:
-    """One that is done with channels first."""
-
-    def program(p: Program) -> list[Value]:
-        geometry = {"strides": (1, 1), "low": (1, 1), "high": (1, 1), "dilation": (1, 1)}
-        y = p.add("convolve", [p.array(1, 1, 16, 64), p.array(1, 1, 3, 3)], **geometry, groups=1)[0]
-        return [p.map("maximum", y, p.splat(0.0, y.shape))]
-
+    """One that no pass before has made a matmul of."""
+    unit = check_meaning(
+        ArrayFuseContractPass(),
+        """
+        func.func @main(%x: tensor<1x2x6x7xf32>, %w: tensor<3x2x3x3xf32>) -> tensor<1x3x6x7xf32> {
+          %y = array.convolve(%x, %w) {strides = array<i64: 1, 1>, low = array<i64: 1, 1>, high = array<i64: 1, 1>,
+            dilation = array<i64: 1, 1>, groups = 1 : i64} : tensor<1x3x6x7xf32>
+          %zero = array.constant() {value = 0.0 : f64, resource = ""} : tensor<1x3x6x7xf32>
+          %z = array.map(%y, %zero) {fn = "maximum"} : tensor<1x3x6x7xf32>
+          func.return %z : tensor<1x3x6x7xf32>
+        }
+        """,
+    )
     expect(
-        run_through(program, ArrayFuseContractPass),
+        unit,
         """
         CHECK: array.fused(%0, %1) {kind = "convolve", why = "matmul with epilogue maximum"}
         CHECK: array.convolve
