@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from tilewright.cli import worker_process
 from tilewright.errors import ArgumentError, TilewrightError
 
 if TYPE_CHECKING:
@@ -52,8 +52,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 def main() -> int:
     """Serve the request in the first argument."""
-    # Ctrl-C was ignored while this process imported what it needs.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    worker_process.take_interrupts()
     try:
         return _serve()
     except (KeyboardInterrupt, BrokenPipeError):

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from {module} import main
 sys.exit(main())
 """
 _STOP_S = 5.0
+_AFTER_FINALIZER_S = 0.01
 # Read by the libraries when they are loaded, which is why the measuring happens in a process of its own.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -38,6 +40,21 @@ def environment(request: Request) -> Mapping[str, str]:
 
     settings = {spec.variable: _variable_text(getattr(current(), spec.name)) for spec in specs()}
     return os.environ | settings | dict.fromkeys(_THREAD_VARIABLES, str(request.threads))
+
+
+def take_interrupts() -> None:
+    """Let Ctrl-C raise `KeyboardInterrupt` again in a process that measures, once it has imported what it needs. Python
+    drops an exception in a finalizer: the interrupt is then raised again after it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.unraisablehook = _raise_after_finalizer
+
+
+def _raise_after_finalizer(dropped: sys.UnraisableHookArgs) -> None:
+    if isinstance(dropped.exc_value, KeyboardInterrupt):
+        # By another thread, a moment later: a signal that arrives here is dropped as well.
+        threading.Timer(_AFTER_FINALIZER_S, os.kill, (os.getpid(), signal.SIGINT)).start()
+    else:
+        sys.__unraisablehook__(dropped)
 
 
 def stop(worker: subprocess.Popen[bytes]) -> None:

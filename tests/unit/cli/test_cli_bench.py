@@ -458,3 +458,27 @@ def test_an_interrupted_bench_ends_with_its_worker(whole_group: bool, seconds: f
     assert (bench.returncode, stderr) == (1, "error: interrupted\n")
     status = Path(f"/proc/{worker}/stat")
     assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+_FINALIZER = """
+import os, signal, time
+from tilewright.cli.worker_process import take_interrupts
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+take_interrupts()
+class Held:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000):
+            pass
+try:
+    held = Held()
+    del held
+    time.sleep(30)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupt_in_a_finalizer_is_not_lost() -> None:
+    done = subprocess.run([sys.executable, "-c", _FINALIZER], capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")

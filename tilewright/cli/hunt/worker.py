@@ -6,13 +6,13 @@ It reads a line with a program on standard input, measures it, and writes a line
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Mapping
 from functools import partial
 
 import msgspec
 
+from tilewright.cli import worker_process
 from tilewright.cli.bench_suites.case import Case
 from tilewright.cli.bench_worker import Request, measure
 from tilewright.cli.hunt.program import Library, Program, Record, Tensor, read_program, types_of
@@ -29,8 +29,7 @@ _REFERENCE_GELU = 1e-6
 
 def main() -> int:
     """Serve programs until standard input ends."""
-    # Ctrl-C was ignored while this process imported what it needs.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    worker_process.take_interrupts()
     try:
         return _serve()
     except (KeyboardInterrupt, BrokenPipeError):
