@@ -162,25 +162,14 @@ class _Writer:
         return self.values.add(self.op, made)
 
     def _cast(self, value: SSAValue, dtype: DType) -> SSAValue:
-        type = array_type(value)
-        if type.dtype == dtype:
-            return value
-        return self._add(array.CastOp(arguments=[value], outputs=[tensor(ArrayType(type.shape, dtype))]))
+        return self.values.add_cast(self.op, value, dtype)
 
     def _reshaped(self, value: SSAValue, shape: tuple[int, ...]) -> SSAValue:
-        type = array_type(value)
-        if type.shape == shape:
-            return value
-        return self._add(array.ReshapeOp(arguments=[value], outputs=[tensor(ArrayType(shape, type.dtype))]))
+        return self.values.add_reshape(self.op, value, shape)
 
     def _padded(self, image: SSAValue) -> SSAValue:
         """The image with zeros around it."""
-        type = array_type(image)
-        low, high = (0, *self.op.low, 0), (0, *self.op.high, 0)
-        if not any((*low, *high)):
-            return image
-        zero = self._add(array.ConstantOp(value=0, resource="", outputs=[tensor(ArrayType((), type.dtype))]))
-        return self._add(array.PadOp(arguments=[image, zero], low=low, high=high, interior=(0,) * type.rank))
+        return self.values.add_padding(self.op, image, (0, *self.op.low, 0), (0, *self.op.high, 0))
 
     def _ordered(self, permutation: Sequence[int], split: tuple[int, ...], shape: tuple[int, ...]) -> SSAValue:
         """The weights, with dims of `split` sizes, in another order and shape; known ones are laid out now."""

@@ -157,13 +157,7 @@ class ChannelsFirstWriter:
 
     def _between_zeros(self, image: SSAValue, low: Sequence[int], high: Sequence[int]) -> SSAValue:
         """An image with so many zeros around it."""
-        type = array_type(image)
-        if not any((*low, *high)):
-            return image
-        zero = self._add(array.ConstantOp(value=0, resource="", outputs=[tensor(ArrayType((), type.dtype))]))
-        return self._add(
-            array.PadOp(arguments=[image, zero], low=(0, 0, *low), high=(0, 0, *high), interior=(0,) * type.rank)
-        )
+        return self.values.add_padding(self.op, image, (0, 0, *low), (0, 0, *high))
 
     def _zeros(self, image: SSAValue) -> SSAValue:
         shape = (*array_type(image).shape[:2], *self.sizes.positions)
@@ -174,16 +168,10 @@ class ChannelsFirstWriter:
         return self._cast(value, self.sizes.dtype)
 
     def _cast(self, value: SSAValue, dtype: DType) -> SSAValue:
-        type = array_type(value)
-        if type.dtype == dtype:
-            return value
-        return self._add(array.CastOp(arguments=[value], outputs=[tensor(ArrayType(type.shape, dtype))]))
+        return self.values.add_cast(self.op, value, dtype)
 
     def _reshaped(self, value: SSAValue, shape: tuple[int, ...]) -> SSAValue:
-        type = array_type(value)
-        if type.shape == shape:
-            return value
-        return self._add(array.ReshapeOp(arguments=[value], outputs=[tensor(ArrayType(shape, type.dtype))]))
+        return self.values.add_reshape(self.op, value, shape)
 
     def _add(self, made: array.ArrayOp) -> SSAValue:
         return self.values.add(self.op, made)

@@ -16,6 +16,7 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import erase
+from tilewright.dtypes import DType
 from tilewright.passes.array.fusion import is_splat
 from tilewright.primitives import ArrayType
 
@@ -50,6 +51,27 @@ class PermutedValues:
         shape = tuple(type.shape[p] for p in permutation)
         view = array.TransposeOp(arguments=[source], permutation=permutation, outputs=[_tensor(shape, source)])
         return self.add(op, view)
+
+    def add_cast(self, op: Operation, value: SSAValue, dtype: DType) -> SSAValue:
+        """A value in another type, before `op`."""
+        type = array_type(value)
+        if type.dtype == dtype:
+            return value
+        return self.add(op, array.CastOp(arguments=[value], outputs=[tensor(ArrayType(type.shape, dtype))]))
+
+    def add_reshape(self, op: Operation, value: SSAValue, shape: tuple[int, ...]) -> SSAValue:
+        """A value in another shape, before `op`."""
+        if array_type(value).shape == shape:
+            return value
+        return self.add(op, array.ReshapeOp(arguments=[value], outputs=[_tensor(shape, value)]))
+
+    def add_padding(self, op: Operation, value: SSAValue, low: tuple[int, ...], high: tuple[int, ...]) -> SSAValue:
+        """A value with so many zeros around it, before `op`."""
+        type = array_type(value)
+        if not any((*low, *high)):
+            return value
+        zero = self.add(op, array.ConstantOp(value=0, resource="", outputs=[tensor(ArrayType((), type.dtype))]))
+        return self.add(op, array.PadOp(arguments=[value, zero], low=low, high=high, interior=(0,) * type.rank))
 
     def replace(self, op: Operation, source: SSAValue, permutation: Permutation) -> None:
         """Put a transpose of `source` in place of an operation's result."""

@@ -88,20 +88,17 @@ def loop_space(group: array.FusedOp) -> tuple[int, ...]:
 
 
 def has_transpose(group: array.FusedOp, space: tuple[int, ...]) -> bool:
-    """Whether a group transposes arrays of more than one dimension: a transpose of what is gathered puts dims back that
-    the dims of the indices come before."""
-    return len(space) > 1 and any(
-        isinstance(op, array.TransposeOp) and not isinstance(op.operands[0].owner, array.GatherOp)
-        for op in group.body.block.ops
-    )
+    """Whether a group transposes arrays of more than one dimension."""
+    return len(space) > 1 and any(isinstance(op, array.TransposeOp) for op in group.body.block.ops)
 
 
 def has_long_transpose(group: array.FusedOp, space: tuple[int, ...]) -> bool:
-    """Whether a group transposes arrays whose neighbours are then far apart, along rows longer than a few elements."""
-    if not space or space[-1] in SHUFFLED_STRIDES:
+    """Whether a group transposes arrays whose neighbours are then far apart, along rows longer than a few elements. A
+    transpose of what is gathered puts dims back that the dims of the indices come before."""
+    if len(space) < 2 or space[-1] in SHUFFLED_STRIDES:
         return False
     transposes = [op for op in group.body.block.ops if isinstance(op, array.TransposeOp)]
-    return len(space) > 1 and not all(map(is_short_transpose, transposes))
+    return not all(is_short_transpose(op) or isinstance(op.operands[0].owner, array.GatherOp) for op in transposes)
 
 
 def is_short_transpose(op: Operation) -> bool:
