@@ -36,7 +36,7 @@ from tilewright.targets.cpu.loops import (
     subtract,
     vector,
 )
-from tilewright.targets.cpu.nest_memory import NestMemory, Position
+from tilewright.targets.cpu.nest_memory import NestMemory
 from tilewright.targets.cpu.nest_plan import (
     ROWS,
     UNROLL,
@@ -46,6 +46,7 @@ from tilewright.targets.cpu.nest_plan import (
     plan_nest,
     root_indices,
 )
+from tilewright.targets.cpu.nest_position import Position
 from tilewright.targets.cpu.past_caches import begin_with_lines, stores_past_caches
 from tilewright.targets.llvm.conversions import emit_cast, load_form, narrow, register_form, round_to, widen
 from tilewright.targets.llvm.functions import emit_function

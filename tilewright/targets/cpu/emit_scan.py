@@ -19,7 +19,7 @@ from tilewright.targets.cpu.loops import (
     static,
     vector,
 )
-from tilewright.targets.cpu.nest_memory import READ_AHEAD_BYTES
+from tilewright.targets.cpu.nest_prefetches import READ_AHEAD_BYTES
 from tilewright.targets.cpu.ordered_nest import Index, OrderedNest, element_at
 from tilewright.targets.cpu.shuffles import repeated, shifted
 from tilewright.targets.llvm.conversions import register_form
