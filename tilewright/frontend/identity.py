@@ -36,10 +36,10 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.array_digests import digest_array
 from tilewright.cached import cached_property
 from tilewright.errors import ArgumentError, TilewrightError
 from tilewright.frontend.references import closure, references
-from tilewright.primitives import digest_array
 
 _MAX_DEPTH = 200
 _MAX_VALUES = 200_000

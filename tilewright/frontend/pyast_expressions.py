@@ -24,6 +24,7 @@ from tilewright.errors import (
 )
 from tilewright.frontend import pyast_functions as functions
 from tilewright.frontend import pyast_indexing as indexing
+from tilewright.frontend import pyast_instead as instead
 from tilewright.frontend.pyast_builder import KernelBuilder
 from tilewright.frontend.pyast_registry import handler_of, registered_names, uses_tiles
 from tilewright.frontend.pyast_source import FunctionSource, is_ours, plain_function, source_of
@@ -404,7 +405,7 @@ class Expressions(ABC):
             close = difflib.get_close_matches(name, dir(owner), 1)
             help = f"did you mean `{close[0]}`?" if close else "check the name"
             what = getattr(owner, "__name__", type(owner).__name__)
-            help = functions.ELSEWHERE.get(name, help) if what == "tilewright" else help
+            help = instead.ELSEWHERE.get(name, help) if what == "tilewright" else help
             self.fail(node, UnknownNameError, f"`{what}` has no attribute `{name}`", help)
 
     def _Subscript(self, node: ast.Subscript) -> Any:
@@ -468,11 +469,11 @@ class Expressions(ABC):
     ) -> Any:
         """A function of ours that has no handler: some are of use at compile time, such as `tw.finfo`."""
         if traced:
-            self.unsupported(node, f"a call of `{ast.unparse(node.func)}`", functions.instead_of(function.__name__))
+            self.unsupported(node, f"a call of `{ast.unparse(node.func)}`", instead.instead_of(function.__name__))
         try:
             return self.python(node, function, *args, **keywords)
         except NoTraceError:
-            self.unsupported(node, f"a call of `{ast.unparse(node.func)}`", functions.instead_of(function.__name__))
+            self.unsupported(node, f"a call of `{ast.unparse(node.func)}`", instead.instead_of(function.__name__))
         except TilewrightError as error:
             error.location = self.frame.source.location(node)  # it took the kernel's caller for the user's line
             raise

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from tilewright import primitives
+from tilewright.array_digests import dense_view, digest_array
 from tilewright.dtypes import DType, as_dtype
 from tilewright.errors import ArgumentError, SourceLocation, TilewrightError, user_location
-from tilewright.primitives import ArrayType, dense_view, digest_array
+from tilewright.primitives import ArrayType
 
 
 @dataclass(eq=False, slots=True)

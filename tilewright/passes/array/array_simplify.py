@@ -32,13 +32,14 @@ import numpy as np
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright import dtypes, ops
+from tilewright.array_digests import digest_array
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import erase, insert_like
 from tilewright.errors import LinearAlgebraError
 from tilewright.passes.array.fusion import is_splat
 from tilewright.passes.base import Unit, blocks_of
-from tilewright.primitives import ArrayType, digest_array
+from tilewright.primitives import ArrayType
 from tilewright.semantics.array import apply as evaluate
 
 ROUNDS = 4
