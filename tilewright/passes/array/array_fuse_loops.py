@@ -46,6 +46,7 @@ from tilewright.passes.array.fusion import (
     is_inline,
     is_unit_reshape,
     make_group,
+    needs_memory,
     users,
 )
 from tilewright.passes.base import Remark, Unit, blocks_of, where
@@ -144,7 +145,7 @@ def _stored_transpose(unit: Unit, ops_: set[Operation], members: set[Operation],
     transpose = outside.pop() if len(outside) == 1 else None
     if not isinstance(transpose, array.TransposeOp) or transpose.parent_block() is not block:
         return set()
-    stored = all(not loops(u) and (not is_inline(u) or is_unit_reshape(u)) for u in users(transpose.results[0]))
+    stored = all(needs_memory(u) or is_unit_reshape(u) for u in users(transpose.results[0]))
     if stored and is_short_transpose(transpose) and all(isinstance(op, ELEMENTWISE) for op in ops_):
         why = "lanes are shuffled as they are loaded"
     elif stored and all(_gathers_elements(op) or _is_smaller(op, transpose) for op in ops_):

@@ -543,8 +543,7 @@ class NestEmitter:
         """The items that are computed before an item; none where a register holds it."""
         if item in self._turned or self._find(item) is not None:
             return ()
-        chosen = self.sets.chosen(item, self.position.parts)
-        return self._operands_of(item) if chosen is None else (chosen,)
+        return () if isinstance(item[0].owner, tile.ReduceOp) else self.sets.taken(item, self.position.parts)
 
     def _compute(self, value: SSAValue, at: Indices) -> Value:
         op = value.owner

@@ -13,13 +13,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from xdsl.ir import Operation
-
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type
 from tilewright.dialects.walks import producers_first
 from tilewright.passes.affine_access import Access, linear_form
-from tilewright.targets.cpu.nest_plan import Item, NestPlan, is_place, operand_items, root_indices
+from tilewright.targets.cpu.nest_plan import Item, NestPlan, is_place, operand_items, operands_of, root_indices
 
 # Bounds on the code of a nest: bodies, and items that they compute together.
 MOST_BODIES, MOST_ITEMS = 32, 2048
@@ -140,7 +138,7 @@ class IndexSets:
     def taken(self, item: Item, parts: Mapping[int, int]) -> Sequence[Item]:
         """The items that an item is computed from in the open parts."""
         chosen = self.chosen(item, parts)
-        return _needs(self.plan, item) if chosen is None else (chosen,)
+        return operands_of(self.plan, item) if chosen is None else (chosen,)
 
     def needed(self, parts: Mapping[int, int]) -> set[Item]:
         """All items that the open parts compute."""
@@ -219,7 +217,7 @@ class _Selection:
 
 
 def _selections(plan: NestPlan, select: Item) -> Iterator[_Selection]:
-    condition = _needs(plan, select)[0]
+    condition = operands_of(plan, select)[0]
     for place, comparison in _comparisons(plan, condition).items():
         change = _change(plan, comparison)
         if change is not None:
@@ -258,9 +256,9 @@ def _loaded_sides(plan: NestPlan, item: Item) -> int:
     """How many sides of a `select` read memory, those aside that select themselves."""
     if not _is_select(item):
         return 0
-    sides = [side for side in _needs(plan, item)[1:] if not _is_select(side)]
+    sides = [side for side in operands_of(plan, item)[1:] if not _is_select(side)]
     return sum(
-        any(isinstance(each[0].owner, tile.LoadOp) for each in producers_first([side], lambda i: _needs(plan, i)))
+        any(isinstance(each[0].owner, tile.LoadOp) for each in producers_first([side], lambda i: operands_of(plan, i)))
         for side in sides
     )
 
@@ -268,11 +266,6 @@ def _loaded_sides(plan: NestPlan, item: Item) -> int:
 def _is_select(item: Item) -> bool:
     op = item[0].owner
     return isinstance(op, tile.MapOp) and op.fn == "select"
-
-
-def _needs(plan: NestPlan, item: Item) -> Sequence[Item]:
-    value, at = item
-    return operand_items(value.owner, at, plan) if isinstance(value.owner, Operation) else ()
 
 
 def _comparisons(plan: NestPlan, condition: Item) -> dict[Item, Comparison]:
@@ -288,7 +281,7 @@ def _comparisons(plan: NestPlan, condition: Item) -> dict[Item, Comparison]:
 def _parts(plan: NestPlan, item: Item) -> Sequence[Item]:
     op = item[0].owner
     joins = isinstance(op, tile.MapOp) and op.fn in ("bitwise_and", "bitwise_or")
-    return _needs(plan, item) if joins or isinstance(op, _MOVES) else ()
+    return operands_of(plan, item) if joins or isinstance(op, _MOVES) else ()
 
 
 def _comparison(plan: NestPlan, item: Item) -> Comparison | None:

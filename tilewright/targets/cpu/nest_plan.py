@@ -184,12 +184,12 @@ def operand_items(op: Operation, at: Indices, plan: NestPlan) -> list[Item]:
 
 def _depend(plan: NestPlan, value: SSAValue, at: Indices) -> frozenset[int]:
     """Record which nest dimensions an item varies along, and those that it is computed from."""
-    for item in producers_first([(value, at)], lambda item: _operands_of(plan, item), plan.dependences):
+    for item in producers_first([(value, at)], lambda item: operands_of(plan, item), plan.dependences):
         _record_dependences(plan, item)
     return plan.dependences[value, at]
 
 
-def _operands_of(plan: NestPlan, item: Item) -> Sequence[Item]:
+def operands_of(plan: NestPlan, item: Item) -> Sequence[Item]:
     """The items that an item is computed from."""
     value, at = item
     return operand_items(value.owner, at, plan) if isinstance(value.owner, Operation) else ()
