@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MethodType
 from typing import Any, NamedTuple, overload
 
@@ -15,6 +15,7 @@ import numpy as np
 from tilewright.api.array import Array, located
 from tilewright.api.complex_array import ComplexArray, stored_type
 from tilewright.api.complex_primitives import from_pairs, to_pairs
+from tilewright.api.functions_manipulation import permute_dims
 from tilewright.api.lifting import lift, with_weakness
 from tilewright.api.programs import checked_target
 from tilewright.api.pytree import LEAF, Structure, build, flatten
@@ -27,6 +28,7 @@ from tilewright.api.stages import (
     Signature,
     argument_names,
     leaf_type,
+    memory_order,
     read_call,
     root_of,
 )
@@ -42,7 +44,7 @@ from tilewright.runtime.cpu.native import MISMATCH
 from tilewright.runtime.dlpack import Restore, Tensor, converter
 from tilewright.runtime.program_file import UNSETTLED
 from tilewright.schedules import Request, checked_request
-from tilewright.targets.base import Executable
+from tilewright.targets.base import Executable, target_named
 
 Names = str | Iterable[str]
 
@@ -157,16 +159,23 @@ class JitFunction:
                 arrays, restore = read
                 break
         key: list[Any] = [setting]
+        taken: list[Any] = []
         for array in arrays:
             key.append(array.shape)
             key.append(array.dtype)
+            if not array.flags.c_contiguous:
+                order = memory_order(array)
+                if order is not None:
+                    key.append(order)
+                    array = array.transpose(order)
+            taken.append(array)
         found = self._by_arrays.get(tuple(key))
         if found is None:
             return self._call(args, kwargs, setting)
         executable, result = found
-        results = executable(*arrays)
+        results = executable(*taken)
         # A program that gives one array in a container is left out: its native function gives the bare array.
-        if result is LEAF or len(results) != 1:
+        if len(key) == 1 + 2 * len(arrays) and (result is LEAF or len(results) != 1):
             options, function = executable.settled
             self._latest = _Latest(options, function, len(args), result)
         return build(result, results if restore is None else [restore(array) for array in results])
@@ -186,13 +195,15 @@ class JitFunction:
         call = self._read(args, kwargs)
         call.check_contents()
         call.check_place(setting.target)
-        key = (call.signature, setting)
         if self._sizes is not None:
             if call.has_complex():
                 raise located(_complex_with_dims())
             names = argument_names(call.signature.structure, self._dynamic)
             retraced = functools.partial(self._traced_at, call, args, kwargs)
             return self._sizes.run(call, setting, names, retraced, setting.target)
+        if target_named(setting.target)[0].transposed_inputs:
+            call = call.in_memory_order(self._donated_positions(call))
+        key = (call.signature, setting)
         compiled = self._compiled.get(key)
         if compiled is None:
             with self._lock:
@@ -262,11 +273,17 @@ class JitFunction:
         signature = call.signature
         names = argument_names(signature.structure, self._dynamic)
         types = [stored_type(_typed(name, leaf)) for name, leaf in zip(names, signature.leaves, strict=True)]
+        orders = dict(signature.orders)
+        for n, order in orders.items():
+            types[n] = replace(types[n], shape=tuple(types[n].shape[axis] for axis in order))
         structures: list[Structure] = []
         complex_results: list[int] = []
 
         def traced(graph: Graph) -> Sequence[Value]:
-            inputs = [_input(value, graph, leaf) for value, leaf in zip(graph.inputs, signature.leaves, strict=True)]
+            inputs = [
+                _input(value, graph, leaf, orders.get(n))
+                for n, (value, leaf) in enumerate(zip(graph.inputs, signature.leaves, strict=True))
+            ]
             dynamic, named = build(signature.structure, inputs)
             result = self._function(*self._with_static(args, dynamic), **(kwargs | named))
             outputs: list[Any] = []
@@ -287,7 +304,7 @@ class JitFunction:
     ) -> Lowered:
         """The program for a call like this one with other sizes."""
         with tracing.keeping_views():
-            lowered = self._trace(dataclasses.replace(call, signature=signature), args, kwargs)
+            lowered = self._trace(replace(call, signature=signature), args, kwargs)
         if lowered.complex_results:
             raise located(_complex_with_dims())
         return lowered
@@ -314,6 +331,12 @@ class JitFunction:
 
     def _which_static(self, args: tuple[object, ...]) -> list[bool]:
         return [n < len(self._positional) and self._positional[n] in self._static for n in range(len(args))]
+
+    def _donated_positions(self, call: Call) -> set[int]:
+        if not self._donate:
+            return set()
+        names = argument_names(call.signature.structure, self._dynamic)
+        return {n for n, name in enumerate(names) if root_of(name) in self._donate}
 
     def _donations(self, graph: Graph, names: Sequence[str]) -> tuple[tuple[int, int], ...]:
         """Each donated input with the first output of its type that is not taken yet."""
@@ -391,9 +414,12 @@ def _typed(name: str, leaf: Any) -> Any:
         raise
 
 
-def _input(value: Value, graph: Graph, leaf: Leaf) -> Array:
-    """The array of an argument; Python numbers take the type of what they meet."""
+def _input(value: Value, graph: Graph, leaf: Leaf, order: tuple[int, ...] | None) -> Array:
+    """The array of an argument, whose dimensions have this order in memory; Python numbers take the type of what they
+    meet."""
     array = Array(value, graph, weak=isinstance(leaf, type))
+    if order is not None:
+        array = permute_dims(array, tuple(np.argsort(order).tolist()))
     if isinstance(leaf, type):
         return with_weakness(from_pairs(array), True) if leaf is complex else array
     return from_pairs(array) if leaf[1].kind == "c" else array
@@ -451,7 +477,8 @@ def jit(
 
     Arguments are arrays of NumPy, torch, JAX or any DLPack library, Python numbers (traced as f32, i64 or bool that
     take the type of what they meet), and tuples, lists, dicts and dataclasses of them. Results are of the kind of the
-    first array. Parameters in `static_argnames` are compile-time values; the memory of those in `donate` may be reused
+    first array. Transposed arrays are read as they are in memory, by a program for each order of their dimensions.
+    Parameters in `static_argnames` are compile-time values; the memory of those in `donate` may be reused
     for results.
 
     `dims` declares symbolic dimensions: for a parameter, or an array in it, one entry for each axis, an integer, a

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -46,11 +46,16 @@ class ShapeDtype(ArrayType):
 
 
 class Signature(NamedTuple):
-    """The signature that a program is traced for: structure and types of arguments, values of static ones."""
+    """The signature that a program is traced for: structure and types of arguments, values of static ones.
+
+    `orders` gives the dimensions of an argument from the outermost in memory to the innermost, by its position, where
+    the program reads it so and they are not in turn.
+    """
 
     structure: Structure
     leaves: tuple[Leaf, ...]
     static: tuple[tuple[str, StaticValue], ...]
+    orders: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +83,30 @@ class Call:
         return not named.children and all(child is LEAF for child in positional.children)
 
     def plain_types(self) -> list[Any] | None:
-        """The shape and the type of each argument in turn, if all are arrays in CPU memory, given by position and in no
-        container."""
+        """The shape, the type and, if it is read in another, the order in memory of each argument in turn, if all are
+        arrays in CPU memory, given by position and in no container."""
         if self.on_device or not self.is_positional():
             return None
         types: list[Any] = []
-        for leaf in self.signature.leaves:
+        orders = dict(self.signature.orders)
+        for n, leaf in enumerate(self.signature.leaves):
             if isinstance(leaf, type) or leaf[1].kind == "c":
                 return None
             types += leaf
+            if n in orders:
+                types.append(orders[n])
         return types
+
+    def in_memory_order(self, excluded: Container[int]) -> Call:
+        """The same call of a program that reads transposed arrays as they are in memory, but for those at the positions
+        `excluded`."""
+        orders: list[tuple[int, tuple[int, ...]]] = []
+        for n, array in enumerate(self.arrays):
+            if isinstance(array, np.ndarray) and not array.flags.c_contiguous and n not in excluded:
+                order = memory_order(array)
+                if order is not None and array.ndim == len(_shape_of(self.signature.leaves[n])):
+                    orders.append((n, order))
+        return replace(self, signature=self.signature._replace(orders=tuple(orders))) if orders else self
 
     def check_contents(self) -> None:
         """Refuse to run on a `ShapeDtype`.
@@ -117,6 +136,18 @@ class Call:
             for n in complex_results:
                 results[n] = from_stored(np.asarray(results[n]))
         return results if self.restore is None else [self.restore(result) for result in results]
+
+
+def memory_order(array: Tensor) -> tuple[int, ...] | None:
+    """The dimensions of a transposed array from the outermost in memory to the innermost; None for an array that is no
+    permutation of a contiguous one."""
+    order = tuple(sorted(range(array.ndim), key=lambda n: -array.strides[n]))
+    flags = array.transpose(order).flags
+    return order if flags.c_contiguous and flags.aligned else None
+
+
+def _shape_of(leaf: Leaf) -> tuple[int, ...]:
+    return () if isinstance(leaf, type) else leaf[0]
 
 
 def check_place(array: object, target: str) -> None:
@@ -314,7 +345,12 @@ class Compiled(CompiledProgram):
             if _is_readonly(call.arrays[n]):
                 message = f"argument `{self.lowered.names[n]}` is donated, but its memory is read-only"
                 raise located(ArgumentError(message, help="pass a copy, or do not donate it"))
-        results = call.restored(self.executable(*call.arrays), self.lowered.complex_results)
+        arrays = call.arrays
+        if self.lowered.signature.orders:
+            arrays = list(arrays)
+            for n, order in self.lowered.signature.orders:
+                arrays[n] = arrays[n].transpose(order)
+        results = call.restored(self.executable(*arrays), self.lowered.complex_results)
         return build(self.lowered.result, results)
 
     def _refuse(self, given: Signature) -> None:
