@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def array_to_tile(model: Model) -> Sequence[Pass]:
     """Fuse array operations into kernels over tiles."""
     from tilewright.machines.machine import Model
+    from tilewright.passes.array.array_bubble_up_slices import ArrayBubbleUpSlicesPass
     from tilewright.passes.array.array_collapse_dims import ArrayCollapseDimsPass
     from tilewright.passes.array.array_convolve_by_products import ArrayConvolveByProductsPass
     from tilewright.passes.array.array_convolve_channels_last import ArrayConvolveChannelsLastPass
@@ -43,6 +44,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
     vectors, warps, cores = (model == each for each in (Model.VECTORS, Model.WARPS, Model.CORES))
     passes = [
         (True, ArrayDropCollectivesPass()),  # remove collectives, which are the identity on one device
+        (not cores, ArrayBubbleUpSlicesPass()),  # compute only what is taken, before anything is shared or grouped
         (True, ArraySimplifyPass()),  # fold constants, merge equal and drop dead operations before any grouping
         (vectors, ArrayConvolveChannelsLastPass()),  # choose NHWC or NCHW convolutions before dims are matched by order
         (cores, ArrayCopyReshapesPass()),  # group reshapes that move pages with adjacent transposes

@@ -15,7 +15,6 @@ import numpy as np
 from tilewright.api.array import Array, located
 from tilewright.api.complex_array import ComplexArray, stored_type
 from tilewright.api.complex_primitives import from_pairs, to_pairs
-from tilewright.api.functions_manipulation import permute_dims
 from tilewright.api.lifting import lift, with_weakness
 from tilewright.api.programs import checked_target
 from tilewright.api.pytree import LEAF, Structure, build, flatten
@@ -28,10 +27,10 @@ from tilewright.api.stages import (
     Signature,
     argument_names,
     leaf_type,
-    memory_order,
     read_call,
     root_of,
 )
+from tilewright.api.views import View, view_of
 from tilewright.errors import ArgumentError, DTypeError, TilewrightError
 from tilewright.events import capturing
 from tilewright.frontend import tracing
@@ -60,6 +59,8 @@ class _Latest(NamedTuple):
 
 
 _MOST_ON_DEVICE = 8
+# How many programs of a function read parts of arrays where they are.
+_MOST_OF_PARTS = 8
 
 
 class _Setting(NamedTuple):
@@ -164,10 +165,10 @@ class JitFunction:
             key.append(array.shape)
             key.append(array.dtype)
             if not array.flags.c_contiguous:
-                order = memory_order(array)
-                if order is not None:
-                    key.append(order)
-                    array = array.transpose(order)
+                view = view_of(array)
+                if view is not None:
+                    key.append(view[0])
+                    array = view[1]
             taken.append(array)
         found = self._by_arrays.get(tuple(key))
         if found is None:
@@ -201,8 +202,8 @@ class JitFunction:
             names = argument_names(call.signature.structure, self._dynamic)
             retraced = functools.partial(self._traced_at, call, args, kwargs)
             return self._sizes.run(call, setting, names, retraced, setting.target)
-        if target_named(setting.target)[0].transposed_inputs:
-            call = call.in_memory_order(self._donated_positions(call))
+        if not self._donate and target_named(setting.target)[0].viewed_inputs:
+            call = self._on_memory(call, setting)
         key = (call.signature, setting)
         compiled = self._compiled.get(key)
         if compiled is None:
@@ -215,6 +216,15 @@ class JitFunction:
         if call.on_device and call.is_positional() and not (self._static or self._donate or call.has_complex()):
             self._remember_on_device(compiled, call)
         return result
+
+    def _on_memory(self, call: Call, setting: _Setting) -> Call:
+        """The call as one of a program that reads the memory of views. There are only so many programs for parts of
+        arrays, which may be others at each call; the arrays of further ones are copied."""
+        viewed = call.on_memory()
+        if not viewed.signature.has_parts() or (viewed.signature, setting) in self._compiled:
+            return viewed
+        count = sum(signature.has_parts() for signature, _ in self._compiled)
+        return viewed if count < _MOST_OF_PARTS else call.on_memory(permuted_only=True)
 
     def _plain_on_device(self, args: tuple[object, ...]) -> object:
         """The result of a call like one before on arrays on a device, or `MISMATCH`."""
@@ -273,15 +283,15 @@ class JitFunction:
         signature = call.signature
         names = argument_names(signature.structure, self._dynamic)
         types = [stored_type(_typed(name, leaf)) for name, leaf in zip(names, signature.leaves, strict=True)]
-        orders = dict(signature.orders)
-        for n, order in orders.items():
-            types[n] = replace(types[n], shape=tuple(types[n].shape[axis] for axis in order))
+        views = dict(signature.views)
+        for n, view in views.items():
+            types[n] = replace(types[n], shape=view.memory)
         structures: list[Structure] = []
         complex_results: list[int] = []
 
         def traced(graph: Graph) -> Sequence[Value]:
             inputs = [
-                _input(value, graph, leaf, orders.get(n))
+                _input(value, graph, leaf, views.get(n))
                 for n, (value, leaf) in enumerate(zip(graph.inputs, signature.leaves, strict=True))
             ]
             dynamic, named = build(signature.structure, inputs)
@@ -331,12 +341,6 @@ class JitFunction:
 
     def _which_static(self, args: tuple[object, ...]) -> list[bool]:
         return [n < len(self._positional) and self._positional[n] in self._static for n in range(len(args))]
-
-    def _donated_positions(self, call: Call) -> set[int]:
-        if not self._donate:
-            return set()
-        names = argument_names(call.signature.structure, self._dynamic)
-        return {n for n, name in enumerate(names) if root_of(name) in self._donate}
 
     def _donations(self, graph: Graph, names: Sequence[str]) -> tuple[tuple[int, int], ...]:
         """Each donated input with the first output of its type that is not taken yet."""
@@ -414,12 +418,11 @@ def _typed(name: str, leaf: Any) -> Any:
         raise
 
 
-def _input(value: Value, graph: Graph, leaf: Leaf, order: tuple[int, ...] | None) -> Array:
-    """The array of an argument, whose dimensions have this order in memory; Python numbers take the type of what they
-    meet."""
+def _input(value: Value, graph: Graph, leaf: Leaf, view: View | None) -> Array:
+    """The array of an argument, of its memory if there is a view; Python numbers take the type of what they meet."""
     array = Array(value, graph, weak=isinstance(leaf, type))
-    if order is not None:
-        array = permute_dims(array, tuple(np.argsort(order).tolist()))
+    if view is not None:
+        array = view.of(array)
     if isinstance(leaf, type):
         return with_weakness(from_pairs(array), True) if leaf is complex else array
     return from_pairs(array) if leaf[1].kind == "c" else array

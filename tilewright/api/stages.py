@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -14,6 +14,7 @@ from tilewright.api.complex_array import as_stored, from_stored
 from tilewright.api.lifting import element_or_complex_type, shape_of
 from tilewright.api.programs import CompiledProgram, LoweredProgram
 from tilewright.api.pytree import LEAF, Structure, build, flatten, paths
+from tilewright.api.views import View, view_of
 from tilewright.errors import (
     ArgumentError,
     DTypeError,
@@ -48,14 +49,17 @@ class ShapeDtype(ArrayType):
 class Signature(NamedTuple):
     """The signature that a program is traced for: structure and types of arguments, values of static ones.
 
-    `orders` gives the dimensions of an argument from the outermost in memory to the innermost, by its position, where
-    the program reads it so and they are not in turn.
+    `views` states how arguments are taken from memory, by their positions, where the program reads that.
     """
 
     structure: Structure
     leaves: tuple[Leaf, ...]
     static: tuple[tuple[str, StaticValue], ...]
-    orders: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    views: tuple[tuple[int, View], ...] = ()
+
+    def has_parts(self) -> bool:
+        """Whether an argument is a part of the memory that the program reads."""
+        return any(not view.is_permutation for _, view in self.views)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,30 +87,33 @@ class Call:
         return not named.children and all(child is LEAF for child in positional.children)
 
     def plain_types(self) -> list[Any] | None:
-        """The shape, the type and, if it is read in another, the order in memory of each argument in turn, if all are
-        arrays in CPU memory, given by position and in no container."""
+        """The shape, the type and the view, if there is one, of each argument in turn, if all are arrays in CPU memory,
+        given by position and in no container."""
         if self.on_device or not self.is_positional():
             return None
         types: list[Any] = []
-        orders = dict(self.signature.orders)
+        views = dict(self.signature.views)
         for n, leaf in enumerate(self.signature.leaves):
             if isinstance(leaf, type) or leaf[1].kind == "c":
                 return None
             types += leaf
-            if n in orders:
-                types.append(orders[n])
+            if n in views:
+                types.append(views[n])
         return types
 
-    def in_memory_order(self, excluded: Container[int]) -> Call:
-        """The same call of a program that reads transposed arrays as they are in memory, but for those at the positions
-        `excluded`."""
-        orders: list[tuple[int, tuple[int, ...]]] = []
-        for n, array in enumerate(self.arrays):
-            if isinstance(array, np.ndarray) and not array.flags.c_contiguous and n not in excluded:
-                order = memory_order(array)
-                if order is not None and array.ndim == len(_shape_of(self.signature.leaves[n])):
-                    orders.append((n, order))
-        return replace(self, signature=self.signature._replace(orders=tuple(orders))) if orders else self
+    def on_memory(self, *, permuted_only: bool = False) -> Call:
+        """The same call of a program that reads the memory of arrays that are not contiguous, and views it itself;
+        `permuted_only`: only that of transposed ones."""
+        views: list[tuple[int, View]] = []
+        arrays = list(self.arrays)
+        for n, (array, leaf) in enumerate(zip(self.arrays, self.signature.leaves, strict=True)):
+            if not isinstance(array, np.ndarray) or array.flags.c_contiguous or isinstance(leaf, type):
+                continue
+            found = view_of(array) if leaf[1].kind != "c" else None
+            if found is not None and (found[0].is_permutation or not permuted_only):
+                view, arrays[n] = found
+                views.append((n, view))
+        return replace(self, signature=self.signature._replace(views=tuple(views)), arrays=arrays) if views else self
 
     def check_contents(self) -> None:
         """Refuse to run on a `ShapeDtype`.
@@ -136,18 +143,6 @@ class Call:
             for n in complex_results:
                 results[n] = from_stored(np.asarray(results[n]))
         return results if self.restore is None else [self.restore(result) for result in results]
-
-
-def memory_order(array: Tensor) -> tuple[int, ...] | None:
-    """The dimensions of a transposed array from the outermost in memory to the innermost; None for an array that is no
-    permutation of a contiguous one."""
-    order = tuple(sorted(range(array.ndim), key=lambda n: -array.strides[n]))
-    flags = array.transpose(order).flags
-    return order if flags.c_contiguous and flags.aligned else None
-
-
-def _shape_of(leaf: Leaf) -> tuple[int, ...]:
-    return () if isinstance(leaf, type) else leaf[0]
 
 
 def check_place(array: object, target: str) -> None:
@@ -345,12 +340,7 @@ class Compiled(CompiledProgram):
             if _is_readonly(call.arrays[n]):
                 message = f"argument `{self.lowered.names[n]}` is donated, but its memory is read-only"
                 raise located(ArgumentError(message, help="pass a copy, or do not donate it"))
-        arrays = call.arrays
-        if self.lowered.signature.orders:
-            arrays = list(arrays)
-            for n, order in self.lowered.signature.orders:
-                arrays[n] = arrays[n].transpose(order)
-        results = call.restored(self.executable(*arrays), self.lowered.complex_results)
+        results = call.restored(self.executable(*call.arrays), self.lowered.complex_results)
         return build(self.lowered.result, results)
 
     def _refuse(self, given: Signature) -> None:

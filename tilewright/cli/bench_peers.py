@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.api.views import View, view_of
 from tilewright.cli.bench_suites.case import Array, Case, first
 from tilewright.dtypes import by_name
 
@@ -130,14 +131,24 @@ def _jax_module() -> Any:
 
 def _jax(function: Callable[..., object], inputs: tuple[Array, ...], threads: int) -> Runner:
     # XLA takes its threads from the CPUs that the process may use, which the worker has limited.
+    # Its arrays have no strides: it is given the memory of an input that has, and views it itself.
     jax = _jax_module()
-    arrays = [jax.numpy.asarray(array) for array in inputs]
+    found = [view_of(array) or (None, array) for array in inputs]
+    arrays = [jax.numpy.asarray(memory) for _, memory in found]
 
-    def call(*values: object) -> Any:
-        return function(jax, *values)
+    def call(*values: Any) -> Any:
+        viewed = [_viewed(jax.numpy, view, value) for (view, _), value in zip(found, values, strict=True)]
+        return function(jax, *viewed)
 
     compiled = jax.jit(call)
     return Runner(lambda: jax.block_until_ready(compiled(*arrays)), lambda result: np.asarray(first(result)))
+
+
+def _viewed(numpy: Any, view: View | None, memory: Any) -> Any:
+    if view is None:
+        return memory
+    array = numpy.expand_dims(memory[tuple(slice(*each) for each in view.taken)].transpose(view.order), view.missing)
+    return numpy.broadcast_to(numpy.flip(array, view.reverse), view.shape)
 
 
 def _onnxruntime(function: Callable[..., object], inputs: tuple[Array, ...], threads: int) -> Runner:

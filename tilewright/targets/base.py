@@ -199,7 +199,7 @@ class Target:
         check_storage: refuses with a `TilewrightError` what states how an array is stored and is not known; None where
             arrays are stored as NumPy does.
         device_arrays: its programs take arrays that are not in the host's memory.
-        transposed_inputs: its programs read transposed arrays as they are in memory, without a copy before the call.
+        viewed_inputs: its programs read the memory of views, which are not copied before the call.
         open_file: a program file that the runtime loaded, as a program that runs; None where it runs as it is.
         calls_libraries: its programs call routines of libraries on the CPU.
         machine_named: the machine of a target string's second part, which is empty for the one that is here.
@@ -214,7 +214,7 @@ class Target:
     scheduled: bool = True
     opens_anywhere: bool = False
     device_arrays: bool = False
-    transposed_inputs: bool = False
+    viewed_inputs: bool = False
     calls_libraries: bool = False
     check_storage: Callable[[str], None] | None = None
     open_file: Callable[[ProgramFile], AnyProgram] | None = None

@@ -31,5 +31,5 @@ TARGET = Target(
     machine_named=machine_named,
     executable=_executable,
     calls_libraries=True,
-    transposed_inputs=True,
+    viewed_inputs=True,
 )

@@ -1,0 +1,140 @@
+"""Views of NumPy arrays as programs read them: the memory around them, and how they are taken from it.
+
+A transposed array is a permutation of contiguous memory; what slices with steps, reversed axes and repeated elements
+give is a part of the memory of another array. A program that takes the memory and views it itself reads each element
+once, where its kernels use it, instead of a copy that is made before the call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright.api.array import Array
+from tilewright.api.functions_manipulation import broadcast_to, expand_dims, flip, permute_dims
+
+Tensor = np.ndarray[Any, Any]
+
+# Arrays below this are copied: a program for each part of an array is worth more than a copy then.
+_LEAST_BYTES = 1 << 14
+# How many rows of the memory a step of the outermost dim may have.
+_MOST_STEPS = 8
+
+
+Taken = tuple[int, int, int]
+
+
+class View(NamedTuple):
+    """An array as a part of contiguous memory of another shape.
+
+    `taken` are the slices of the memory, `order` its dims in the order of the array's axes, `missing` the axes that it
+    lacks, along which the elements of an array of `shape` repeat, `reverse` those that run backwards.
+    """
+
+    memory: tuple[int, ...]
+    taken: tuple[Taken, ...]
+    order: tuple[int, ...]
+    missing: tuple[int, ...]
+    reverse: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    def of(self, memory: Array) -> Array:
+        """The array, in a traced function."""
+        if not self._takes_all():
+            memory = memory[tuple(slice(*each) for each in self.taken)]
+        array = permute_dims(memory, self.order)
+        if self.missing:
+            array = expand_dims(array, axis=self.missing)
+        if self.reverse:
+            array = flip(array, axis=self.reverse)
+        return broadcast_to(array, self.shape) if self.missing else array
+
+    @property
+    def is_permutation(self) -> bool:
+        """Whether the array is all of the memory."""
+        return not self.reverse and not self.missing and self._takes_all()
+
+    def _takes_all(self) -> bool:
+        return all(each == (0, size, 1) for each, size in zip(self.taken, self.memory, strict=True))
+
+
+def view_of(array: Tensor) -> tuple[View, Tensor] | None:
+    """How an array that is not contiguous is taken from memory, and that; None where a copy is as good, or where the
+    memory is not known to belong to arrays."""
+    order = tuple(sorted(range(array.ndim), key=lambda axis: -array.strides[axis]))
+    memory = array.transpose(order)
+    if memory.flags.c_contiguous and memory.flags.aligned:
+        taken = tuple([(0, size, 1) for size in memory.shape])
+        return View(memory.shape, taken, _ascending(order), (), (), array.shape), memory
+    if array.nbytes < _LEAST_BYTES or not array.flags.aligned:
+        return None
+    return _part(array)
+
+
+def _ascending(axes: Sequence[int]) -> tuple[int, ...]:
+    """The positions of axes in ascending order of these."""
+    return tuple(sorted(range(len(axes)), key=axes.__getitem__))
+
+
+def _part(array: Tensor) -> tuple[View, Tensor] | None:
+    owner = array
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    if not owner.flags.c_contiguous:
+        owner = owner.T
+    itemsize = array.itemsize
+    if not owner.flags.c_contiguous or any(stride % itemsize for stride in array.strides):
+        return None
+    moved = sum(stride * (n - 1) for stride, n in zip(array.strides, array.shape, strict=True) if stride < 0)
+    offset, rest = divmod(_address(array) + moved - _address(owner), itemsize)
+    if rest:
+        return None
+    steps = [abs(stride) // itemsize for stride in array.strides]
+    axes = sorted((n for n, size in enumerate(array.shape) if size > 1 and steps[n]), key=lambda n: -steps[n])
+    for rows in range(1, _MOST_STEPS + 1):
+        found = _slices([steps[n] for n in axes], [array.shape[n] for n in axes], offset, rows)
+        if found is None:
+            continue
+        start, shape, taken = found
+        if (start + math.prod(shape)) * itemsize <= owner.nbytes:
+            missing = tuple(n for n in range(array.ndim) if n not in axes)
+            reverse = tuple(n for n in sorted(axes) if array.strides[n] < 0)
+            view = View(shape, taken, _ascending(axes), missing, reverse, array.shape)
+            return view, np.ndarray(shape, array.dtype, owner, start * itemsize)
+    return None
+
+
+def _address(array: Tensor) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def _slices(
+    steps: Sequence[int], sizes: Sequence[int], offset: int, rows: int
+) -> tuple[int, tuple[int, ...], tuple[Taken, ...]] | None:
+    """The first element, the shape and the slices of memory whose dims, from the outermost, step over `steps` elements;
+    a row of the array is `rows` rows of the memory. None where dims overlap."""
+    if not steps:
+        return offset, (), ()
+    units = [*steps[:-1], 1]
+    if len(steps) > 1:
+        units[0], rest = divmod(units[0], rows)
+        if rest:
+            return None
+    elif rows > 1:
+        return None
+    start = offset - offset % units[0]
+    inner = offset - start
+    shape: list[int] = []
+    taken: list[Taken] = []
+    for n, (step, unit, size) in enumerate(zip(steps, units, sizes, strict=True)):
+        first, inner = divmod(inner, unit)
+        limit = first + (size - 1) * (step // unit) + 1
+        extent, rest = divmod(units[n - 1], unit) if n else (limit, 0)
+        if rest or limit > extent:
+            return None
+        shape.append(extent)
+        taken.append((first, limit, step // unit))
+    return start, tuple(shape), tuple(taken)

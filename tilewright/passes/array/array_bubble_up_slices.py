@@ -1,0 +1,318 @@
+"""Bubble slices up: compute only the elements that later operations take.
+
+A slice of what an elementwise operation, a view, a reduction or a contraction gives is that operation on slices of its
+operands, if nothing else uses it. Slices meet the arguments of the program, or what has other uses. Several slices of
+one value bubble up where together they take at most half of it.
+First of all, so that the simplification after it joins and folds what is written here; not on cores, where slices move
+pages.
+
+Before:
+    func.func @main(%x: tensor<8x6xf32>, %y: tensor<6xf32>) -> tensor<2x6xf32> {
+      %row = array.map(%y) {fn = "exp"} : tensor<6xf32>
+      %rows = array.broadcast(%row) {axes = array<i64: 1>} : tensor<8x6xf32>
+      %sum = array.map(%x, %rows) {fn = "add"} : tensor<8x6xf32>
+      %z = array.slice(%sum)
+        {starts = array<i64: 4, 0>, limits = array<i64: 8, 6>, strides = array<i64: 2, 1>} : tensor<2x6xf32>
+      func.return %z : tensor<2x6xf32>
+    }
+After:
+    func.func @main(%x: tensor<8x6xf32>, %y: tensor<6xf32>) -> tensor<2x6xf32> {
+      %row = array.map(%y) {fn = "exp"} : tensor<6xf32>
+      %rows = array.broadcast(%row) {axes = array<i64: 1>} : tensor<2x6xf32>
+      %part = array.slice(%x)
+        {starts = array<i64: 4, 0>, limits = array<i64: 8, 6>, strides = array<i64: 2, 1>} : tensor<2x6xf32>
+      %z = array.map(%part, %rows) {fn = "add"} : tensor<2x6xf32>
+      func.return %z : tensor<2x6xf32>
+    }
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+from xdsl.ir import Block, SSAValue
+
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type, rebuilt, tensor
+from tilewright.dialects.rewriting import erase, insert_like
+from tilewright.passes.array.array_simplify import drop_unused
+from tilewright.passes.base import Unit, blocks_of
+from tilewright.primitives import ArrayType
+
+# The largest part of a value that several slices take together, and that one takes of a sum, for which the operation
+# is written again.
+_MOST_OF_MANY, _MOST_OF_SUMS = 0.5, 0.75
+
+
+class Range(NamedTuple):
+    """The positions `start`, `start + stride`, ... of a dim, `size` of them."""
+
+    start: int
+    size: int
+    stride: int
+
+    @property
+    def limit(self) -> int:
+        """The position after the last one."""
+        return self.start + (self.size - 1) * self.stride + 1
+
+    def of(self, outer: Range) -> Range:
+        """The positions that this range takes of those of another one."""
+        return Range(outer.start + outer.stride * self.start, self.size, outer.stride * self.stride)
+
+
+Ranges = tuple[Range, ...]
+
+
+@dataclass(frozen=True)
+class ArrayBubbleUpSlicesPass:
+    name: ClassVar[str] = "array-bubble-up-slices"
+
+    def apply(self, unit: Unit) -> None:
+        for block in blocks_of(unit.main):
+            if any(isinstance(op, array.SliceOp) for op in block.ops):
+                drop_unused(block)
+                _Slices(block).bubble_up()
+
+
+@dataclass
+class _Slices:
+    """The slices of a block, with those that were written here."""
+
+    block: Block
+    written: dict[tuple[SSAValue, Ranges], SSAValue] = field(default_factory=dict[tuple[SSAValue, Ranges], SSAValue])
+
+    def bubble_up(self) -> None:
+        """Rewrite operations of which slices alone are used, users before what they use."""
+        for op in reversed(list(self.block.ops)):
+            rule = _RULES.get(type(op))
+            slices = _only_slices(op) if rule is not None and isinstance(op, array.ArrayOp) else []
+            if not slices or not isinstance(op, array.ArrayOp) or not _is_worthwhile(op, slices):
+                continue
+            for each in slices:
+                made = rule(self, op, _ranges(each)) if rule is not None else None
+                if made is not None:
+                    each.results[0].replace_all_uses_with(made)
+                    erase(each)
+            if not any(True for _ in op.results[0].uses):
+                erase(op)
+
+    def add(self, op: array.ArrayOp, made: array.ArrayOp) -> SSAValue:
+        """Insert an operation before the one that it stands for."""
+        insert_like(op, made)
+        return made.results[0]
+
+    def part(self, op: array.ArrayOp, value: SSAValue, ranges: Ranges) -> SSAValue:
+        """A slice of an operand of `op`, before it."""
+        type = array_type(value)
+        if ranges == _whole(type.shape):
+            return value
+        found = self.written.get((value, ranges))
+        if found is None:
+            made = array.SliceOp(
+                arguments=[value],
+                starts=tuple(each.start for each in ranges),
+                limits=tuple(each.limit for each in ranges),
+                strides=tuple(each.stride for each in ranges),
+                outputs=[_tensor(_sizes(ranges), value)],
+            )
+            found = self.written[value, ranges] = self.add(op, made)
+        return found
+
+    def again(self, op: array.ArrayOp, operands: Sequence[SSAValue], ranges: Ranges) -> SSAValue:
+        """The operation on other operands, whose result has the sizes of `ranges`."""
+        return self.add(op, rebuilt(op, operands, [_tensor(_sizes(ranges), op.results[0])]))
+
+
+def _only_slices(op: array.ArrayOp) -> list[array.SliceOp]:
+    """The slices of the only result of an operation; none where something else uses it."""
+    if len(op.results) != 1:
+        return []
+    slices: list[array.SliceOp] = []
+    for use in op.results[0].uses:
+        user = use.operation
+        if not isinstance(user, array.SliceOp) or user.parent_block() is not op.parent_block():
+            return []
+        slices.append(user)
+    return slices
+
+
+def _is_worthwhile(op: array.ArrayOp, slices: Sequence[array.SliceOp]) -> bool:
+    """Whether slices take so little of a result that the operation is written for each of them."""
+    size = array_type(op.results[0]).size
+    taken = sum(array_type(each.results[0]).size for each in {_ranges(each): each for each in slices}.values())
+    if len(slices) == 1:
+        return 0 < taken < size * (_MOST_OF_SUMS if isinstance(op, array.ReduceOp | array.ContractOp) else 1)
+    if isinstance(op, array.ContractOp | array.ReduceOp):
+        return False
+    return 0 < taken <= size * (1 if isinstance(op, array.ConcatOp) else _MOST_OF_MANY)
+
+
+def _ranges(op: array.SliceOp) -> Ranges:
+    sizes = array_type(op.results[0]).shape
+    return tuple(Range(*each) for each in zip(op.starts, sizes, op.strides, strict=True))
+
+
+def _whole(shape: Sequence[int]) -> Ranges:
+    return tuple(Range(0, size, 1) for size in shape)
+
+
+def _sizes(ranges: Ranges) -> tuple[int, ...]:
+    return tuple(each.size for each in ranges)
+
+
+def _tensor(shape: tuple[int, ...], like: SSAValue) -> Any:
+    return tensor(ArrayType(shape, array_type(like).dtype))
+
+
+# ---- rules: the slice of an operation's result, or None where it stays -----------------------------------------------
+
+
+def _elementwise(slices: _Slices, op: array.ArrayOp, ranges: Ranges) -> SSAValue | None:
+    return slices.again(op, [slices.part(op, operand, ranges) for operand in op.operands], ranges)
+
+
+def _transpose(slices: _Slices, op: array.TransposeOp, ranges: Ranges) -> SSAValue | None:
+    by_axis = dict(zip(op.permutation, ranges, strict=True))
+    source = slices.part(op, op.operands[0], tuple(by_axis[axis] for axis in range(len(ranges))))
+    return slices.again(op, [source], ranges)
+
+
+def _broadcast(slices: _Slices, op: array.BroadcastOp, ranges: Ranges) -> SSAValue | None:
+    sizes = array_type(op.operands[0]).shape
+    result = array_type(op.results[0]).shape
+    # A dim that is repeated is there as a whole.
+    taken = [
+        ranges[axis] if size == result[axis] else Range(0, size, 1) for size, axis in zip(sizes, op.axes, strict=True)
+    ]
+    return slices.again(op, [slices.part(op, op.operands[0], tuple(taken))], ranges)
+
+
+def _slice(slices: _Slices, op: array.SliceOp, ranges: Ranges) -> SSAValue | None:
+    joined = tuple(inner.of(outer) for inner, outer in zip(ranges, _ranges(op), strict=True))
+    return slices.part(op, op.operands[0], joined)
+
+
+def _reverse(slices: _Slices, op: array.ReverseOp, ranges: Ranges) -> SSAValue | None:
+    shape = array_type(op.results[0]).shape
+    taken = [
+        each._replace(start=size - each.limit) if axis in op.axes else each
+        for axis, (each, size) in enumerate(zip(ranges, shape, strict=True))
+    ]
+    return slices.again(op, [slices.part(op, op.operands[0], tuple(taken))], ranges)
+
+
+def _reshape(slices: _Slices, op: array.ReshapeOp, ranges: Ranges) -> SSAValue | None:
+    """The dims of which a part is taken are dims of the operand, too."""
+    sizes, result = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
+    axis_of = {math.prod(sizes[:axis]): axis for axis in range(len(sizes)) if sizes[axis] != 1}
+    taken = list(_whole(sizes))
+    for axis, each in enumerate(ranges):
+        if each.size == result[axis]:
+            continue
+        found = axis_of.get(math.prod(result[:axis]))
+        if found is None or sizes[found] != result[axis]:
+            return None
+        taken[found] = each
+    return slices.again(op, [slices.part(op, op.operands[0], tuple(taken))], ranges)
+
+
+def _iota(slices: _Slices, op: array.IotaOp, ranges: Ranges) -> SSAValue | None:
+    counted = ranges[op.axis]
+    return slices.again(op, [], ranges) if counted.start == 0 and counted.stride == 1 else None
+
+
+def _concat(slices: _Slices, op: array.ConcatOp, ranges: Ranges) -> SSAValue | None:
+    taken, parts, offset = ranges[op.axis], list[SSAValue](), 0
+    for operand in op.operands:
+        size = array_type(operand).shape[op.axis]
+        first = max(0, -(-(offset - taken.start) // taken.stride))
+        end = min(taken.size, -(-(offset + size - taken.start) // taken.stride))
+        if first < end:
+            here = Range(taken.start + first * taken.stride - offset, end - first, taken.stride)
+            parts.append(slices.part(op, operand, (*ranges[: op.axis], here, *ranges[op.axis + 1 :])))
+        offset += size
+    return parts[0] if len(parts) == 1 else slices.again(op, parts, ranges)
+
+
+def _pad(slices: _Slices, op: array.PadOp, ranges: Ranges) -> SSAValue | None:
+    """The padding that is left around the part of the operand that is taken."""
+    source, value = op.operands
+    sizes, result = array_type(source).shape, array_type(op.results[0]).shape
+    low, high, interior, taken = list(op.low), list(op.high), list(op.interior), list(_whole(sizes))
+    for axis, each in enumerate(ranges):
+        if each.size == result[axis]:
+            continue
+        if each.stride != 1 or interior[axis]:
+            return None
+        first = max(each.start - low[axis], 0)
+        end = min(each.limit - low[axis], sizes[axis])
+        if first >= end:
+            return slices.add(
+                op, array.BroadcastOp(arguments=[value], axes=(), outputs=[_tensor(_sizes(ranges), source)])
+            )
+        low[axis] = max(low[axis] - each.start, 0)
+        high[axis] = each.size - low[axis] - (end - first)
+        taken[axis] = Range(first, end - first, 1)
+    part = slices.part(op, source, tuple(taken))
+    if not any((*low, *high, *interior)):
+        return part
+    outputs = [_tensor(_sizes(ranges), source)]
+    padded = array.PadOp(
+        arguments=[part, value], low=tuple(low), high=tuple(high), interior=tuple(interior), outputs=outputs
+    )
+    return slices.add(op, padded)
+
+
+def _reduce(slices: _Slices, op: array.ReduceOp, ranges: Ranges) -> SSAValue | None:
+    if op.part is not None:
+        return None
+    sizes, kept = array_type(op.operands[0]).shape, iter(ranges)
+    taken = tuple(Range(0, size, 1) if axis in op.axes else next(kept) for axis, size in enumerate(sizes))
+    return slices.again(op, [slices.part(op, op.operands[0], taken)], ranges)
+
+
+def _contract(slices: _Slices, op: array.ContractOp, ranges: Ranges) -> SSAValue | None:
+    """Rows, columns and batches that are taken are those of the operands."""
+    if op.part is not None:
+        return None
+    left, right = op.operands
+    batch = ranges[: len(op.left_batch)]
+    left_free = array_type(left).rank - len(op.left_batch) - len(op.left_contract)
+    rows, columns = ranges[len(batch) : len(batch) + left_free], ranges[len(batch) + left_free :]
+    operands = [
+        slices.part(op, left, _operand_ranges(left, op.left_batch, op.left_contract, batch, rows)),
+        slices.part(op, right, _operand_ranges(right, op.right_batch, op.right_contract, batch, columns)),
+    ]
+    return slices.again(op, operands, ranges)
+
+
+def _operand_ranges(
+    operand: SSAValue, batch_axes: Sequence[int], summed_axes: Sequence[int], batch: Ranges, free: Ranges
+) -> Ranges:
+    rest, by_axis = iter(free), dict(zip(batch_axes, batch, strict=True))
+    return tuple(
+        by_axis[axis] if axis in by_axis else Range(0, size, 1) if axis in summed_axes else next(rest)
+        for axis, size in enumerate(array_type(operand).shape)
+    )
+
+
+# A rule takes the operation of its class.
+_RULES: dict[type, Callable[[_Slices, Any, Ranges], SSAValue | None]] = {
+    array.MapOp: _elementwise,
+    array.CastOp: _elementwise,
+    array.BitcastOp: _elementwise,
+    array.TransposeOp: _transpose,
+    array.BroadcastOp: _broadcast,
+    array.SliceOp: _slice,
+    array.ReverseOp: _reverse,
+    array.ReshapeOp: _reshape,
+    array.IotaOp: _iota,
+    array.ConcatOp: _concat,
+    array.PadOp: _pad,
+    array.ReduceOp: _reduce,
+    array.ContractOp: _contract,
+}
