@@ -166,7 +166,9 @@ class JitFunction:
             key.append(array.dtype)
             if not array.flags.c_contiguous:
                 view = view_of(array)
-                if view is not None:
+                if view is None:
+                    array = np.ascontiguousarray(array)
+                else:
                     key.append(view[0])
                     array = view[1]
             taken.append(array)

@@ -16,7 +16,9 @@ import numpy as np
 from tilewright.cli import worker_process
 from tilewright.cli.bench_suites.case import Case
 from tilewright.cli.bench_worker import Request, measure
-from tilewright.cli.hunt.program import Library, Program, Record, Tensor, read_program, types_of
+from tilewright.cli.hunt.operators import MULTIPLYING
+from tilewright.cli.hunt.program import Library, Program, Record, Tensor, Type, read_program, types_of
+from tilewright.dtypes import by_name
 from tilewright.errors import TilewrightError
 from tilewright.options import current
 from tilewright.targets.base import target_named
@@ -24,6 +26,8 @@ from tilewright.targets.base import target_named
 PEERS = ("numpy", "torch", "jax")
 # Differences of results that libraries may have: steps round one after another, in another order each.
 _TOLERANCES = {"f64": 1e-9, "f32": 2e-3, "f16": 5e-2, "bf16": 2e-1}
+_SLOW_NUMPY = {"numpy": "converts 16-bit floats one by one"}
+_F32_BYTES = 4
 # The error of the reference's GELU, relative to the largest element.
 _REFERENCE_GELU = 1e-6
 
@@ -79,6 +83,15 @@ def case_of(program: Program, name: str = "") -> Case:
         bytes=float(read + result.nbytes),
         tolerance=_tolerance(program, result.dtype),
         dtype=result.dtype,
+        unsupported=_SLOW_NUMPY if _multiplies_narrow(program, types) else {},
+    )
+
+
+def _multiplies_narrow(program: Program, types: Sequence[Type]) -> bool:
+    """Whether there are products of 16-bit floats, each of which NumPy converts."""
+    return any(
+        step.op in MULTIPLYING and by_name(types[step.operands[0]].dtype).itemsize < _F32_BYTES
+        for step in program.steps
     )
 
 

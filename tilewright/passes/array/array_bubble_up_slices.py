@@ -206,18 +206,42 @@ def _reverse(slices: _Slices, op: array.ReverseOp, ranges: Ranges) -> SSAValue |
 
 
 def _reshape(slices: _Slices, op: array.ReshapeOp, ranges: Ranges) -> SSAValue | None:
-    """The dims of which a part is taken are dims of the operand, too."""
+    """A dim of which a part is taken is a dim of the operand, or several whose elements it counts."""
     sizes, result = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
-    axis_of = {math.prod(sizes[:axis]): axis for axis in range(len(sizes)) if sizes[axis] != 1}
     taken = list(_whole(sizes))
     for axis, each in enumerate(ranges):
         if each.size == result[axis]:
             continue
-        found = axis_of.get(math.prod(result[:axis]))
-        if found is None or sizes[found] != result[axis]:
+        first, end = _counted_dims(sizes, math.prod(result[:axis]), result[axis])
+        found = _ranges_of(each, sizes[first:end]) if first < end else None
+        if found is None:
             return None
-        taken[found] = each
+        taken[first:end] = found
     return slices.again(op, [slices.part(op, op.operands[0], tuple(taken))], ranges)
+
+
+def _counted_dims(sizes: Sequence[int], before: int, size: int) -> tuple[int, int]:
+    """The first of the dims that follow on `before` elements and have `size` together, and the one after them; twice
+    the same where there are none."""
+    starts = [math.prod(sizes[:n]) for n in range(len(sizes) + 1)]
+    if before not in starts or before * size not in starts:
+        return 0, 0
+    return len(starts) - 1 - starts[::-1].index(before), starts.index(before * size)
+
+
+def _ranges_of(given: Range, sizes: Sequence[int]) -> list[Range] | None:
+    """Positions in a dim that counts the elements of several, as positions in each of these: whole ones of the inner
+    dims, or part of an innermost one."""
+    if len(sizes) == 1:
+        return [given]
+    inner = math.prod(sizes[1:])
+    first, last = given.start // inner, (given.limit - 1) // inner
+    if first == last:
+        rest = _ranges_of(given._replace(start=given.start - first * inner), sizes[1:])
+        return None if rest is None else [Range(first, 1, 1), *rest]
+    if given.stride == 1 and given.start % inner == 0 and given.size % inner == 0:
+        return [Range(first, given.size // inner, 1), *_whole(sizes[1:])]
+    return None
 
 
 def _iota(slices: _Slices, op: array.IotaOp, ranges: Ranges) -> SSAValue | None:

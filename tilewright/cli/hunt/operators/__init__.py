@@ -19,6 +19,9 @@ OPERATORS: dict[str, Operator] = {
     for operator in module.OPERATORS
 }
 
+# Those that multiply and add most: matmuls and convolutions.
+MULTIPLYING = frozenset({"conv", *(operator.name for operator in matmuls.OPERATORS)})
+
 
 def form_of(name: str, library: str) -> Form:
     """The function of an operator for a library.

@@ -12,6 +12,8 @@ from tilewright.cli.hunt.operators.base import Call, Form, Operator, axis_of, ki
 from tilewright.cli.hunt.program import Type
 
 _EPSILON = 1e-5
+# The longest softmax of 16-bit floats.
+_LONGEST_OF_NARROW = 2048
 
 
 def _axes(generator: random.Random, value: int, type: Type) -> Call | None:
@@ -31,6 +33,15 @@ def _axes(generator: random.Random, value: int, type: Type) -> Call | None:
 
 def _axis(generator: random.Random, value: int, type: Type) -> Call | None:
     return Call((value,), {"axis": axis_of(generator, type)}) if type.shape and kind(type).is_float else None
+
+
+def _axis_of_softmax(generator: random.Random, value: int, type: Type) -> Call | None:
+    """An axis whose elements, among which 1 is divided, are normal numbers."""
+    call = _axis(generator, value, type)
+    if call is None or kind(type).itemsize >= 4:
+        return call
+    axis = int(str(call.parameters["axis"]))
+    return call if type.shape[axis] <= _LONGEST_OF_NARROW else None
 
 
 def _normalised(generator: random.Random, value: int, type: Type) -> Call | None:
@@ -111,7 +122,7 @@ OPERATORS = (
     Operator(
         "softmax",
         5,
-        _axis,
+        _axis_of_softmax,
         {
             "numpy": _softmax,
             "tilewright": lambda tw, x, axis: tw.nn.softmax(x, axis=axis),
