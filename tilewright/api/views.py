@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,14 +65,26 @@ class View(NamedTuple):
 def view_of(array: Tensor) -> tuple[View, Tensor] | None:
     """How an array that is not contiguous is taken from memory, and that; None where a copy is as good, or where the
     memory is not known to belong to arrays."""
-    order = tuple(sorted(range(array.ndim), key=lambda axis: -array.strides[axis]))
-    memory = array.transpose(order)
-    if memory.flags.c_contiguous and memory.flags.aligned:
-        taken = tuple([(0, size, 1) for size in memory.shape])
-        return View(memory.shape, taken, _ascending(order), (), (), array.shape), memory
+    view = _permutation(array.shape, array.strides, array.itemsize)
+    if view is not None and array.flags.aligned:
+        return view, array.transpose(_ascending(view.order))
     if array.nbytes < _LEAST_BYTES or not array.flags.aligned:
         return None
     return _part(array)
+
+
+@lru_cache(4096)
+def _permutation(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> View | None:
+    """How an array of these strides is a permutation of contiguous memory, if it is."""
+    order = tuple(sorted(range(len(shape)), key=lambda axis: -strides[axis]))
+    memory = tuple([shape[axis] for axis in order])
+    step = itemsize
+    for axis in reversed(order):
+        if shape[axis] != 1 and strides[axis] != step:
+            return None
+        step *= shape[axis]
+    taken = tuple([(0, size, 1) for size in memory])
+    return View(memory, taken, _ascending(order), (), (), shape)
 
 
 def _ascending(axes: Sequence[int]) -> tuple[int, ...]:
@@ -85,25 +98,35 @@ def _part(array: Tensor) -> tuple[View, Tensor] | None:
         owner = owner.base
     if not owner.flags.c_contiguous:
         owner = owner.T
-    itemsize = array.itemsize
-    if not owner.flags.c_contiguous or any(stride % itemsize for stride in array.strides):
+        if not owner.flags.c_contiguous:
+            return None
+    found = _taken(array.shape, array.strides, array.itemsize, _address(array) - _address(owner), owner.nbytes)
+    if found is None:
         return None
-    moved = sum(stride * (n - 1) for stride, n in zip(array.strides, array.shape, strict=True) if stride < 0)
-    offset, rest = divmod(_address(array) + moved - _address(owner), itemsize)
-    if rest:
+    view, start = found
+    return view, np.ndarray(view.memory, array.dtype, owner, start)
+
+
+@lru_cache(4096)
+def _taken(
+    shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, offset: int, nbytes: int
+) -> tuple[View, int] | None:
+    """How an array whose first element is `offset` bytes from the start of `nbytes` of memory is taken from it, and
+    where that part of the memory begins."""
+    lowest = offset + sum(stride * (n - 1) for stride, n in zip(strides, shape, strict=True) if stride < 0)
+    if lowest % itemsize or any(stride % itemsize for stride in strides):
         return None
-    steps = [abs(stride) // itemsize for stride in array.strides]
-    axes = sorted((n for n, size in enumerate(array.shape) if size > 1 and steps[n]), key=lambda n: -steps[n])
+    steps = [abs(stride) // itemsize for stride in strides]
+    axes = sorted((n for n, size in enumerate(shape) if size > 1 and steps[n]), key=lambda n: -steps[n])
     for rows in range(1, _MOST_STEPS + 1):
-        found = _slices([steps[n] for n in axes], [array.shape[n] for n in axes], offset, rows)
+        found = _slices([steps[n] for n in axes], [shape[n] for n in axes], lowest // itemsize, rows)
         if found is None:
             continue
-        start, shape, taken = found
-        if (start + math.prod(shape)) * itemsize <= owner.nbytes:
-            missing = tuple(n for n in range(array.ndim) if n not in axes)
-            reverse = tuple(n for n in sorted(axes) if array.strides[n] < 0)
-            view = View(shape, taken, _ascending(axes), missing, reverse, array.shape)
-            return view, np.ndarray(shape, array.dtype, owner, start * itemsize)
+        start, memory, taken = found
+        if (start + math.prod(memory)) * itemsize <= nbytes:
+            missing = tuple(n for n in range(len(shape)) if n not in axes)
+            reverse = tuple(n for n in sorted(axes) if strides[n] < 0)
+            return View(memory, taken, _ascending(axes), missing, reverse, shape), start * itemsize
     return None
 
 

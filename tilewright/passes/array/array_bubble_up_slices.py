@@ -1,8 +1,8 @@
-"""Bubble slices up: compute only the elements that later operations take.
+"""Bubble slices and gathers up: compute only the elements that later operations take.
 
 A slice of what an elementwise operation, a view, a reduction or a contraction gives is that operation on slices of its
 operands, if nothing else uses it. Slices meet the arguments of the program, or what has other uses. Several slices of
-one value bubble up where together they take at most half of it.
+one value bubble up where together they take at most half of it; so does a gather through elementwise operations.
 First of all, so that the simplification after it joins and folds what is written here; not on cores, where slices move
 pages.
 
@@ -45,6 +45,8 @@ from tilewright.primitives import ArrayType
 # The largest part of a value that several slices take together, and that one takes of a sum, for which the operation
 # is written again.
 _MOST_OF_MANY, _MOST_OF_SUMS = 0.5, 0.75
+# Gathers meet what slices made, and the other way round.
+_ROUNDS = 4
 
 
 class Range(NamedTuple):
@@ -73,9 +75,12 @@ class ArrayBubbleUpSlicesPass:
 
     def apply(self, unit: Unit) -> None:
         for block in blocks_of(unit.main):
-            if any(isinstance(op, array.SliceOp) for op in block.ops):
+            if any(isinstance(op, array.SliceOp | array.GatherOp) for op in block.ops):
                 drop_unused(block)
-                _Slices(block).bubble_up()
+                slices = _Slices(block)
+                for _ in range(_ROUNDS):
+                    if not slices.bubble_up():
+                        break
 
 
 @dataclass
@@ -85,9 +90,15 @@ class _Slices:
     block: Block
     written: dict[tuple[SSAValue, Ranges], SSAValue] = field(default_factory=dict[tuple[SSAValue, Ranges], SSAValue])
 
-    def bubble_up(self) -> None:
-        """Rewrite operations of which slices alone are used, users before what they use."""
+    def bubble_up(self) -> bool:
+        """Rewrite operations of which slices or one gather alone are used, users before what they use; gives whether
+        there was one."""
+        changed = False
         for op in reversed(list(self.block.ops)):
+            if isinstance(op, array.MapOp | array.CastOp) and (gather := _only_gather(op)) is not None:
+                _gather_operands(self, op, gather)
+                changed = True
+                continue
             rule = _RULES.get(type(op))
             slices = _only_slices(op) if rule is not None and isinstance(op, array.ArrayOp) else []
             if not slices or not isinstance(op, array.ArrayOp) or not _is_worthwhile(op, slices):
@@ -95,10 +106,12 @@ class _Slices:
             for each in slices:
                 made = rule(self, op, _ranges(each)) if rule is not None else None
                 if made is not None:
+                    changed = True
                     each.results[0].replace_all_uses_with(made)
                     erase(each)
             if not any(True for _ in op.results[0].uses):
                 erase(op)
+        return changed
 
     def add(self, op: array.ArrayOp, made: array.ArrayOp) -> SSAValue:
         """Insert an operation before the one that it stands for."""
@@ -138,6 +151,36 @@ def _only_slices(op: array.ArrayOp) -> list[array.SliceOp]:
             return []
         slices.append(user)
     return slices
+
+
+def _only_gather(op: array.ArrayOp) -> array.GatherOp | None:
+    """The gather that takes at most half of what an operation gives, which nothing else uses."""
+    uses = list(op.results[0].uses)
+    gather = uses[0].operation if len(uses) == 1 else None
+    if not isinstance(gather, array.GatherOp) or gather.parent_block() is not op.parent_block() or uses[0].index:
+        return None
+    taken = array_type(gather.results[0]).size
+    return gather if taken <= _MOST_OF_MANY * array_type(op.results[0]).size else None
+
+
+def _gather_operands(slices: _Slices, op: array.ArrayOp, gather: array.GatherOp) -> None:
+    """Write an elementwise operation on what is gathered of its operands, in the place of the gather."""
+    shape = array_type(gather.results[0]).shape
+    gathered: dict[SSAValue, SSAValue] = {}
+    for operand in op.operands:
+        if operand in gathered:
+            continue
+        outputs = [_tensor(shape, operand)]
+        source = operand.owner
+        if isinstance(source, array.BroadcastOp) and not array_type(source.operands[0]).shape:
+            made = array.BroadcastOp(arguments=source.operands, axes=(), outputs=outputs)
+        else:
+            made = array.GatherOp(arguments=[operand, *gather.operands[1:]], axes=gather.axes, outputs=outputs)
+        gathered[operand] = slices.add(gather, made)
+    replacement = rebuilt(op, [gathered[operand] for operand in op.operands], [gather.results[0].type])
+    gather.results[0].replace_all_uses_with(slices.add(gather, replacement))
+    erase(gather)
+    erase(op)
 
 
 def _is_worthwhile(op: array.ArrayOp, slices: Sequence[array.SliceOp]) -> bool:
@@ -244,6 +287,15 @@ def _ranges_of(given: Range, sizes: Sequence[int]) -> list[Range] | None:
     return None
 
 
+def _gather(slices: _Slices, op: array.GatherOp, ranges: Ranges) -> SSAValue | None:
+    """Parts of the index arrays. A gather reads arrays in memory: parts of the other axes would be copied."""
+    source, *indices = op.operands
+    rank = array_type(indices[0]).rank
+    if _sizes(ranges[rank:]) != array_type(op.results[0]).shape[rank:]:
+        return None
+    return slices.again(op, [source, *(slices.part(op, each, ranges[:rank]) for each in indices)], ranges)
+
+
 def _iota(slices: _Slices, op: array.IotaOp, ranges: Ranges) -> SSAValue | None:
     counted = ranges[op.axis]
     return slices.again(op, [], ranges) if counted.start == 0 and counted.stride == 1 else None
@@ -334,6 +386,7 @@ _RULES: dict[type, Callable[[_Slices, Any, Ranges], SSAValue | None]] = {
     array.SliceOp: _slice,
     array.ReverseOp: _reverse,
     array.ReshapeOp: _reshape,
+    array.GatherOp: _gather,
     array.IotaOp: _iota,
     array.ConcatOp: _concat,
     array.PadOp: _pad,

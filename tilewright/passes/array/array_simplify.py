@@ -36,7 +36,7 @@ from tilewright.array_digests import digest_array
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import erase, insert_like
-from tilewright.errors import LinearAlgebraError
+from tilewright.errors import CompilerBug, LinearAlgebraError
 from tilewright.passes.array.fusion import is_splat
 from tilewright.passes.base import Unit, blocks_of
 from tilewright.primitives import ArrayType
@@ -46,6 +46,8 @@ ROUNDS = 4
 # Captured arrays up to this size are computed with at compile time; index maps of them only while they stay small.
 FOLDED_BYTES = 16 * 2**20
 FOLDED_VIEW_BYTES = 2**16
+# How many operations between a reduction and transposes are looked at.
+_MOST_BETWEEN = 16
 # A search keeps its records in a first- or second-level cache.
 SEARCHED_ELEMENTS = 4096
 
@@ -255,6 +257,70 @@ def _reverse(unit: Unit, op: array.ReverseOp) -> Sequence[SSAValue] | None:
     return [op.operands[0]] if all(shape[a] == 1 for a in axes) else None
 
 
+def _reduce(unit: Unit, op: array.ReduceOp) -> Sequence[SSAValue] | None:
+    """A reduction of transposed arrays goes along with them as they are stored."""
+    (source,) = op.operands
+    permutation = _permutation_of(source) if op.part is None else None
+    if permutation is None:
+        return None
+    type = array_type(op.results[0])
+    axes = tuple(sorted(permutation[axis] for axis in op.axes))
+    kept = [axis for axis in range(len(permutation)) if axis not in axes]
+    shape = array_type(source).shape
+    sizes = tuple(shape[permutation.index(axis)] for axis in kept)
+    made = rebuilt(op, [_as_stored(op, source, permutation)], [tensor(ArrayType(sizes, type.dtype))])
+    made.axes = axes
+    order = tuple(kept.index(axis) for n, axis in enumerate(permutation) if n not in op.axes)
+    total = _insert(op, made)
+    if order == tuple(range(len(order))):
+        return [total]
+    return [_insert(op, array.TransposeOp(arguments=[total], permutation=order, outputs=[op.results[0].type]))]
+
+
+def _permutation_of(value: SSAValue) -> tuple[int, ...] | None:
+    """The permutation that all arrays have from which elementwise operations compute a value for one user; None where
+    they differ."""
+    found: set[tuple[int, ...]] = set()
+    pending = [value]
+    for _ in range(_MOST_BETWEEN):
+        if not pending:
+            break
+        each = pending.pop()
+        owner = each.owner
+        if isinstance(owner, array.TransposeOp):
+            found.add(owner.permutation)
+        elif isinstance(owner, array.MapOp | array.CastOp) and len({use.operation for use in each.uses}) == 1:
+            pending += owner.operands
+        elif _scalar_of(each) is None and _splat_value(each) is None:
+            return None
+    return found.pop() if len(found) == 1 and not pending else None
+
+
+def _scalar_of(value: SSAValue) -> SSAValue | None:
+    """The scalar that is repeated in all elements of a value."""
+    owner = value.owner
+    is_repeated = isinstance(owner, array.BroadcastOp) and not array_type(owner.operands[0]).shape
+    return owner.operands[0] if is_repeated else None
+
+
+def _as_stored(op: array.ArrayOp, value: SSAValue, permutation: tuple[int, ...]) -> SSAValue:
+    """A value before its permutation."""
+    owner = value.owner
+    if isinstance(owner, array.TransposeOp):
+        return owner.operands[0]
+    type = array_type(value)
+    shape = tuple(type.shape[permutation.index(axis)] for axis in range(type.rank))
+    outputs = [tensor(ArrayType(shape, type.dtype))]
+    scalar, constant = _scalar_of(value), _splat_value(value)
+    if constant is not None:
+        return _splat(op, ArrayType(shape, type.dtype), constant)
+    if scalar is not None:
+        return _insert(op, array.BroadcastOp(arguments=[scalar], axes=(), outputs=outputs))
+    if not isinstance(owner, array.MapOp | array.CastOp):
+        raise CompilerBug(f"{value} is computed from no transposed array")
+    return _insert(op, rebuilt(owner, [_as_stored(op, each, permutation) for each in owner.operands], outputs))
+
+
 def _concat(unit: Unit, op: array.ConcatOp) -> Sequence[SSAValue] | None:
     return [op.operands[0]] if len(op.operands) == 1 else None
 
@@ -347,6 +413,7 @@ _RULES: dict[type, Callable[[Unit, Any], Sequence[SSAValue] | None]] = {
     array.SliceOp: _slice,
     array.ReverseOp: _reverse,
     array.ConcatOp: _concat,
+    array.ReduceOp: _reduce,
     array.CastOp: _cast,
     array.MapOp: _map,
     array.TopKOp: _top_k,

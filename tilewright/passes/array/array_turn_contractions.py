@@ -1,0 +1,185 @@
+"""Turn contractions of few columns over, and make sums of products of those with few results.
+
+A register block of a contraction has a vector of columns: one column leaves most lanes unused. Where the left operand
+has more rows than the right one has columns, the operands are exchanged: few rows go along with the other operand as it
+is stored. A contraction with a few results, such as a dot product, is a reduction of products instead, which sums in
+vectors along the depth.
+After attention has been found, before long sums are split.
+
+Before:
+    func.func @main(%x: tensor<96x64xf32>, %y: tensor<64x2xf32>) -> tensor<96x2xf32> {
+      %z = array.contract(%x, %y) {left_batch = array<i64>, right_batch = array<i64>, left_contract = array<i64: 1>,
+        right_contract = array<i64: 0>} : tensor<96x2xf32>
+      func.return %z : tensor<96x2xf32>
+    }
+After:
+    func.func @main(%x: tensor<96x64xf32>, %y: tensor<64x2xf32>) -> tensor<96x2xf32> {
+      %turned = array.contract(%y, %x) {left_batch = array<i64>, right_batch = array<i64>,
+        left_contract = array<i64: 0>, right_contract = array<i64: 1>} : tensor<2x96xf32>
+      %z = array.transpose(%turned) {permutation = array<i64: 1, 0>} : tensor<96x2xf32>
+      func.return %z : tensor<96x2xf32>
+    }
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.ir import SSAValue
+
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type, tensor
+from tilewright.dialects.rewriting import erase, insert_like
+from tilewright.dtypes import DType
+from tilewright.passes.base import Remark, Unit, blocks_of, where
+from tilewright.primitives import ArrayType
+
+# The most columns that become rows, and the least depth that is worth it for more than one.
+MOST_COLUMNS = 4
+LEAST_DEPTH = 16
+# One row or column times fewer columns or rows than this, or of no more depth than this, is a sum of products.
+LEAST_ROWS = 32
+SHORT_DEPTH = 4
+
+
+@dataclass(frozen=True)
+class ArrayTurnContractionsPass:
+    name: ClassVar[str] = "array-turn-contractions"
+
+    def apply(self, unit: Unit) -> None:
+        for block in blocks_of(unit.main):
+            for op in list(block.ops):
+                if isinstance(op, array.ContractOp) and op.part is None and op.left_contract:
+                    self._rewrite(unit, op)
+
+    def _rewrite(self, unit: Unit, op: array.ContractOp) -> None:
+        left, right = _sides(op)
+        rows, columns = _free_size(left), _free_size(right)
+        depth = math.prod(array_type(op.operands[0]).shape[axis] for axis in op.left_contract)
+        if not rows or not columns or not depth:
+            return
+        subject = f"contraction at {where(op)}"
+        if (
+            rows * columns <= MOST_COLUMNS
+            or (columns == 1 and _sums_vectors(left, rows, depth))
+            or (rows == 1 and _sums_vectors(right, columns, depth))
+        ):
+            unit.remarks.append(Remark(self.name, subject, "a sum of products", "few results for the depth"))
+            _replace(op, _sum_of_products(op))
+        elif columns <= MOST_COLUMNS and rows > columns and (columns == 1 or depth >= LEAST_DEPTH):
+            unit.remarks.append(Remark(self.name, subject, "turned over", f"{columns} columns fill no vector"))
+            _replace(op, _turned(op))
+
+
+@dataclass(frozen=True)
+class _Side:
+    """An operand of a contraction."""
+
+    value: SSAValue
+    batch: tuple[int, ...]
+    summed: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return array_type(self.value).shape
+
+    @property
+    def free(self) -> tuple[int, ...]:
+        return tuple(d for d in range(len(self.shape)) if d not in self.batch and d not in self.summed)
+
+
+def _sides(op: array.ContractOp) -> tuple[_Side, _Side]:
+    left, right = op.operands
+    return _Side(left, op.left_batch, op.left_contract), _Side(right, op.right_batch, op.right_contract)
+
+
+def _sums_vectors(side: _Side, size: int, depth: int) -> bool:
+    """Whether products of an operand with one row or column are best summed along its innermost dim."""
+    source, axes = side.value, side.summed
+    if isinstance(source.owner, array.TransposeOp):
+        axes = tuple(source.owner.permutation[axis] for axis in axes)
+    return max(axes) == len(side.shape) - 1 and (size < LEAST_ROWS or depth <= SHORT_DEPTH)
+
+
+def _free_size(side: _Side) -> int:
+    return math.prod(side.shape[d] for d in side.free)
+
+
+def _replace(op: array.ContractOp, value: SSAValue) -> None:
+    op.results[0].replace_all_uses_with(value)
+    erase(op)
+
+
+def _turned(op: array.ContractOp) -> SSAValue:
+    """The contraction with its operands exchanged, and its result in the order that it had."""
+    left, right = _sides(op)
+    result = array_type(op.results[0])
+    batch, rows, columns = len(left.batch), len(left.free), len(right.free)
+    shape = (*result.shape[:batch], *result.shape[batch + rows :], *result.shape[batch : batch + rows])
+    turned = array.ContractOp(
+        arguments=[right.value, left.value],
+        left_batch=right.batch,
+        right_batch=left.batch,
+        left_contract=right.summed,
+        right_contract=left.summed,
+        precision=op.precision,
+        outputs=[tensor(ArrayType(shape, result.dtype))],
+    )
+    insert_like(op, turned)
+    order = (*range(batch), *range(batch + columns, batch + columns + rows), *range(batch, batch + columns))
+    if order == tuple(range(len(order))):
+        return turned.results[0]
+    back = array.TransposeOp(arguments=turned.results, permutation=order, outputs=[op.results[0].type])
+    insert_like(op, back)
+    return back.results[0]
+
+
+def _sum_of_products(op: array.ContractOp) -> SSAValue:
+    """Products over batches, rows, columns and the depth, summed along that."""
+    left, right = _sides(op)
+    result = array_type(op.results[0])
+    depth = tuple(left.shape[d] for d in left.summed)
+    shape = (*result.shape, *depth)
+    batch, rows, rank = len(left.batch), len(left.free), len(result.shape)
+    batch_axes, summed = tuple(range(batch)), tuple(range(rank, len(shape)))
+    dtype = result.dtype.compute
+    factors = [
+        _spread(op, left, (*batch_axes, *range(batch, batch + rows), *summed), shape, dtype),
+        _spread(op, right, (*batch_axes, *range(batch + rows, rank), *summed), shape, dtype),
+    ]
+    products = array.MapOp(arguments=factors, fn="multiply", outputs=[tensor(ArrayType(shape, dtype))])
+    insert_like(op, products)
+    total = array.ReduceOp(
+        arguments=products.results, fn="add", axes=summed, outputs=[tensor(ArrayType(result.shape, dtype))]
+    )
+    insert_like(op, total)
+    return _cast(op, total.results[0], result.dtype)
+
+
+def _spread(op: array.ContractOp, side: _Side, axes: Sequence[int], shape: tuple[int, ...], dtype: DType) -> SSAValue:
+    """An operand whose batch, free and summed dims are `axes` of the products."""
+    place = dict(zip((*side.batch, *side.free, *side.summed), axes, strict=True))
+    value = _cast(op, side.value, dtype)
+    ordered = sorted(range(len(side.shape)), key=place.__getitem__)
+    if ordered != list(range(len(ordered))):
+        sizes = tuple(side.shape[d] for d in ordered)
+        view = array.TransposeOp(
+            arguments=[value], permutation=tuple(ordered), outputs=[tensor(ArrayType(sizes, dtype))]
+        )
+        insert_like(op, view)
+        value = view.results[0]
+    spread = array.BroadcastOp(arguments=[value], axes=tuple(sorted(axes)), outputs=[tensor(ArrayType(shape, dtype))])
+    insert_like(op, spread)
+    return spread.results[0]
+
+
+def _cast(op: array.ContractOp, value: SSAValue, dtype: DType) -> SSAValue:
+    type = array_type(value)
+    if type.dtype == dtype:
+        return value
+    cast = array.CastOp(arguments=[value], outputs=[tensor(ArrayType(type.shape, dtype))])
+    insert_like(op, cast)
+    return cast.results[0]
