@@ -37,7 +37,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
     from tilewright.passes.array.array_split_joins import MOST_CUT_OPERANDS, ArraySplitJoinsPass
     from tilewright.passes.array.array_split_k import ArraySplitKPass
     from tilewright.passes.array.array_split_reductions import ArraySplitReductionsPass
-    from tilewright.passes.array.array_turn_contractions import ArrayTurnContractionsPass
+    from tilewright.passes.array.array_narrow_contractions import ArrayNarrowContractionsPass
     from tilewright.passes.array.array_update_in_place import ArrayUpdateInPlacePass
     from tilewright.passes.kernels.array_lower_to_tile import ArrayLowerToTilePass
     from tilewright.passes.warps.tile_turn_copies import TileTurnCopiesPass
@@ -54,7 +54,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
         (warps, ArrayConvolveByProductsPass()),  # rewrite convolutions as matmuls whose operands it lays out
         (warps, ArrayOrderWeightsPass()),  # lay out weights in a kernel of its own, before fusion takes the transpose
         (warps, ArrayOrderOperandsPass()),  # lay out matmul operands likewise
-        (vectors, ArrayTurnContractionsPass()),  # few columns become rows, few results sums, which are then split
+        (vectors, ArrayNarrowContractionsPass()),  # swap operands with few columns, reduce to few results
         (vectors, ArraySplitReductionsPass()),  # split long reductions with few results; cores share their loops
         (warps, ArraySplitReductionsPass(fills_cores=True)),  # likewise, and those of too few blocks for all cores
         (vectors, ArraySplitContractionsPass()),  # split long contractions with few results, their operands as stored

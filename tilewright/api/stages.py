@@ -102,7 +102,7 @@ class Call:
         return types
 
     def on_memory(self, *, permuted_only: bool = False) -> Call:
-        """The same call of a program that reads the memory of arrays that are not contiguous, and views it itself;
+        """Make it a call of a program that reads the memory of arrays that are not contiguous, and views it itself;
         `permuted_only`: only that of transposed ones."""
         views: list[tuple[int, View]] = []
         arrays = list(self.arrays)

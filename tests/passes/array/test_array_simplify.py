@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.passes.pass_support import Make, expect, parse, run, run_through, unit_of
+from tests.passes.pass_support import Make, applied, check_meaning, expect, parse, run, run_through, unit_of
 from tests.programs import Program
 from tilewright import dtypes, ops
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
 from tilewright.frontend.trace import Value
 from tilewright.passes.array.array_simplify import ArraySimplifyPass
@@ -261,3 +263,36 @@ def test_regions_are_simplified_too() -> None:
     unit = unit_of(parse(text), {})
     ArraySimplifyPass().apply(unit)
     expect(unit, "CHECK: array.if(%1)\nCHECK-NEXT: array.yield(%0)\nCHECK-NOT: array.map")
+
+
+TRANSPOSED = """
+    func.func @main(%x: tensor<3x4x5xf32>) -> tensor<{result}> {{
+      %two = array.constant() {{value = 2.0 : f64, resource = ""}} : tensor<f32>
+      %twos = array.broadcast(%two) {{axes = array<i64>}} : tensor<5x3x4xf32>
+      %t = array.transpose(%x) {{permutation = array<i64: 2, 0, 1>}} : tensor<5x3x4xf32>
+      %a = array.map(%t, %twos) {{fn = "multiply"}} : tensor<5x3x4xf32>
+      %b = array.map(%a, %t) {{fn = "subtract"}} : tensor<5x3x4xf32>
+      %z = array.reduce(%b) {{fn = "maximum", axes = array<i64: {axes}>}} : tensor<{result}>
+      func.return %z : tensor<{result}>
+    }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("axes", "result", "transposes"),
+    [("0, 1, 2", "f32", 0), ("0", "3x4xf32", 0), ("1", "5x4xf32", 1), ("1, 2", "5xf32", 0), ("0, 2", "3xf32", 0)],
+)
+def test_reductions_go_along_transposed_arrays_as_stored(axes: str, result: str, transposes: int) -> None:
+    unit = check_meaning(ArraySimplifyPass(), TRANSPOSED.format(axes=axes, result=result))
+    ops = list(unit.main.body.block.ops)
+    assert sum(isinstance(op, array.TransposeOp) for op in ops) == transposes
+    (reduction,) = (op for op in ops if isinstance(op, array.ReduceOp))
+    assert array_type(reduction.operands[0]).shape == (3, 4, 5)
+
+
+def test_reductions_of_straight_and_transposed_arrays_stay() -> None:
+    text = TRANSPOSED.format(axes="0", result="3x4xf32").replace(
+        "tensor<3x4x5xf32>)", "tensor<3x4x5xf32>, %s: tensor<5x3x4xf32>)"
+    )
+    unit = applied(ArraySimplifyPass(), text.replace("%a, %t", "%a, %s"))
+    assert any(isinstance(op, array.TransposeOp) for op in unit.main.body.block.ops)

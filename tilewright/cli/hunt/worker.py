@@ -88,7 +88,7 @@ def case_of(program: Program, name: str = "") -> Case:
 
 
 def _multiplies_narrow(program: Program, types: Sequence[Type]) -> bool:
-    """Whether there are products of 16-bit floats, each of which NumPy converts."""
+    """Whether a matmul or a convolution has operands of 16-bit floats, which NumPy converts one by one."""
     return any(
         step.op in MULTIPLYING and by_name(types[step.operands[0]].dtype).itemsize < _F32_BYTES
         for step in program.steps

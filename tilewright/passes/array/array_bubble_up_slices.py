@@ -20,7 +20,7 @@ After:
       %row = array.map(%y) {fn = "exp"} : tensor<6xf32>
       %rows = array.broadcast(%row) {axes = array<i64: 1>} : tensor<2x6xf32>
       %part = array.slice(%x)
-        {starts = array<i64: 4, 0>, limits = array<i64: 8, 6>, strides = array<i64: 2, 1>} : tensor<2x6xf32>
+        {starts = array<i64: 4, 0>, limits = array<i64: 7, 6>, strides = array<i64: 2, 1>} : tensor<2x6xf32>
       %z = array.map(%part, %rows) {fn = "add"} : tensor<2x6xf32>
       func.return %z : tensor<2x6xf32>
     }
@@ -81,6 +81,7 @@ class ArrayBubbleUpSlicesPass:
                 for _ in range(_ROUNDS):
                     if not slices.bubble_up():
                         break
+                drop_unused(block)
 
 
 @dataclass
@@ -164,7 +165,7 @@ def _only_gather(op: array.ArrayOp) -> array.GatherOp | None:
 
 
 def _gather_operands(slices: _Slices, op: array.ArrayOp, gather: array.GatherOp) -> None:
-    """Write an elementwise operation on what is gathered of its operands, in the place of the gather."""
+    """Write an elementwise operation on what is gathered of its operands, instead of the gather."""
     shape = array_type(gather.results[0]).shape
     gathered: dict[SSAValue, SSAValue] = {}
     for operand in op.operands:
@@ -290,10 +291,12 @@ def _ranges_of(given: Range, sizes: Sequence[int]) -> list[Range] | None:
 def _gather(slices: _Slices, op: array.GatherOp, ranges: Ranges) -> SSAValue | None:
     """Parts of the index arrays. A gather reads arrays in memory: parts of the other axes would be copied."""
     source, *indices = op.operands
-    rank = array_type(indices[0]).rank
-    if _sizes(ranges[rank:]) != array_type(op.results[0]).shape[rank:]:
+    rank, result = array_type(indices[0]).rank, array_type(op.results[0]).shape
+    if _sizes(ranges[:rank]) == result[:rank]:
         return None
-    return slices.again(op, [source, *(slices.part(op, each, ranges[:rank]) for each in indices)], ranges)
+    parts = [slices.part(op, each, ranges[:rank]) for each in indices]
+    gathered = slices.again(op, [source, *parts], (*ranges[:rank], *_whole(result[rank:])))
+    return slices.part(op, gathered, (*_whole(_sizes(ranges[:rank])), *ranges[rank:]))
 
 
 def _iota(slices: _Slices, op: array.IotaOp, ranges: Ranges) -> SSAValue | None:

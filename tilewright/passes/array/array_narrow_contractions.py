@@ -1,10 +1,10 @@
-"""Turn contractions of few columns over, and make sums of products of those with few results.
+"""Rewrite narrow contractions: those with few columns, and those with few results.
 
-A register block of a contraction has a vector of columns: one column leaves most lanes unused. Where the left operand
-has more rows than the right one has columns, the operands are exchanged: few rows go along with the other operand as it
-is stored. A contraction with a few results, such as a dot product, is a reduction of products instead, which sums in
-vectors along the depth.
-After attention has been found, before long sums are split.
+A register block of a contraction has a vector of columns: one column leaves most lanes unused. If the left operand has
+more rows than the right one has columns, the operands are swapped: a contraction of few rows reads its right operand as
+it is stored. A contraction with few results, such as a dot product, is a multiplication and a reduction instead, which
+adds up vectors along the depth.
+After attention has been found, before long reductions are split.
 
 Before:
     func.func @main(%x: tensor<96x64xf32>, %y: tensor<64x2xf32>) -> tensor<96x2xf32> {
@@ -14,9 +14,9 @@ Before:
     }
 After:
     func.func @main(%x: tensor<96x64xf32>, %y: tensor<64x2xf32>) -> tensor<96x2xf32> {
-      %turned = array.contract(%y, %x) {left_batch = array<i64>, right_batch = array<i64>,
+      %swapped = array.contract(%y, %x) {left_batch = array<i64>, right_batch = array<i64>,
         left_contract = array<i64: 0>, right_contract = array<i64: 1>} : tensor<2x96xf32>
-      %z = array.transpose(%turned) {permutation = array<i64: 1, 0>} : tensor<96x2xf32>
+      %z = array.transpose(%swapped) {permutation = array<i64: 1, 0>} : tensor<96x2xf32>
       func.return %z : tensor<96x2xf32>
     }
 """
@@ -40,14 +40,14 @@ from tilewright.primitives import ArrayType
 # The most columns that become rows, and the least depth that is worth it for more than one.
 MOST_COLUMNS = 4
 LEAST_DEPTH = 16
-# One row or column times fewer columns or rows than this, or of no more depth than this, is a sum of products.
+# One row or column with fewer columns or rows than this, or with no more depth than this, is a reduction.
 LEAST_ROWS = 32
 SHORT_DEPTH = 4
 
 
 @dataclass(frozen=True)
-class ArrayTurnContractionsPass:
-    name: ClassVar[str] = "array-turn-contractions"
+class ArrayNarrowContractionsPass:
+    name: ClassVar[str] = "array-narrow-contractions"
 
     def apply(self, unit: Unit) -> None:
         for block in blocks_of(unit.main):
@@ -64,14 +64,16 @@ class ArrayTurnContractionsPass:
         subject = f"contraction at {where(op)}"
         if (
             rows * columns <= MOST_COLUMNS
-            or (columns == 1 and _sums_vectors(left, rows, depth))
-            or (rows == 1 and _sums_vectors(right, columns, depth))
+            or (columns == 1 and _reduces_vectors(left, rows, depth))
+            or (rows == 1 and _reduces_vectors(right, columns, depth))
         ):
-            unit.remarks.append(Remark(self.name, subject, "a sum of products", "few results for the depth"))
-            _replace(op, _sum_of_products(op))
+            unit.remarks.append(
+                Remark(self.name, subject, "a multiplication and a reduction", "few results for the depth")
+            )
+            _replace(op, _multiply_and_reduce(op))
         elif columns <= MOST_COLUMNS and rows > columns and (columns == 1 or depth >= LEAST_DEPTH):
-            unit.remarks.append(Remark(self.name, subject, "turned over", f"{columns} columns fill no vector"))
-            _replace(op, _turned(op))
+            unit.remarks.append(Remark(self.name, subject, "operands swapped", f"{columns} columns fill no vector"))
+            _replace(op, _swapped(op))
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class _Side:
 
     value: SSAValue
     batch: tuple[int, ...]
-    summed: tuple[int, ...]
+    contracted: tuple[int, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -88,7 +90,7 @@ class _Side:
 
     @property
     def free(self) -> tuple[int, ...]:
-        return tuple(d for d in range(len(self.shape)) if d not in self.batch and d not in self.summed)
+        return tuple(d for d in range(len(self.shape)) if d not in self.batch and d not in self.contracted)
 
 
 def _sides(op: array.ContractOp) -> tuple[_Side, _Side]:
@@ -96,9 +98,9 @@ def _sides(op: array.ContractOp) -> tuple[_Side, _Side]:
     return _Side(left, op.left_batch, op.left_contract), _Side(right, op.right_batch, op.right_contract)
 
 
-def _sums_vectors(side: _Side, size: int, depth: int) -> bool:
-    """Whether products of an operand with one row or column are best summed along its innermost dim."""
-    source, axes = side.value, side.summed
+def _reduces_vectors(side: _Side, size: int, depth: int) -> bool:
+    """Whether a contraction with one row or column is best reduced along the innermost dim of the other operand."""
+    source, axes = side.value, side.contracted
     if isinstance(source.owner, array.TransposeOp):
         axes = tuple(source.owner.permutation[axis] for axis in axes)
     return max(axes) == len(side.shape) - 1 and (size < LEAST_ROWS or depth <= SHORT_DEPTH)
@@ -113,35 +115,35 @@ def _replace(op: array.ContractOp, value: SSAValue) -> None:
     erase(op)
 
 
-def _turned(op: array.ContractOp) -> SSAValue:
+def _swapped(op: array.ContractOp) -> SSAValue:
     """The contraction with its operands exchanged, and its result in the order that it had."""
     left, right = _sides(op)
     result = array_type(op.results[0])
     batch, rows, columns = len(left.batch), len(left.free), len(right.free)
     shape = (*result.shape[:batch], *result.shape[batch + rows :], *result.shape[batch : batch + rows])
-    turned = array.ContractOp(
+    swapped = array.ContractOp(
         arguments=[right.value, left.value],
         left_batch=right.batch,
         right_batch=left.batch,
-        left_contract=right.summed,
-        right_contract=left.summed,
+        left_contract=right.contracted,
+        right_contract=left.contracted,
         precision=op.precision,
         outputs=[tensor(ArrayType(shape, result.dtype))],
     )
-    insert_like(op, turned)
+    insert_like(op, swapped)
     order = (*range(batch), *range(batch + columns, batch + columns + rows), *range(batch, batch + columns))
     if order == tuple(range(len(order))):
-        return turned.results[0]
-    back = array.TransposeOp(arguments=turned.results, permutation=order, outputs=[op.results[0].type])
+        return swapped.results[0]
+    back = array.TransposeOp(arguments=swapped.results, permutation=order, outputs=[op.results[0].type])
     insert_like(op, back)
     return back.results[0]
 
 
-def _sum_of_products(op: array.ContractOp) -> SSAValue:
-    """Products over batches, rows, columns and the depth, summed along that."""
+def _multiply_and_reduce(op: array.ContractOp) -> SSAValue:
+    """Multiply over batches, rows, columns and the depth, and reduce that."""
     left, right = _sides(op)
     result = array_type(op.results[0])
-    depth = tuple(left.shape[d] for d in left.summed)
+    depth = tuple(left.shape[d] for d in left.contracted)
     shape = (*result.shape, *depth)
     batch, rows, rank = len(left.batch), len(left.free), len(result.shape)
     batch_axes, summed = tuple(range(batch)), tuple(range(rank, len(shape)))
@@ -160,8 +162,8 @@ def _sum_of_products(op: array.ContractOp) -> SSAValue:
 
 
 def _spread(op: array.ContractOp, side: _Side, axes: Sequence[int], shape: tuple[int, ...], dtype: DType) -> SSAValue:
-    """An operand whose batch, free and summed dims are `axes` of the products."""
-    place = dict(zip((*side.batch, *side.free, *side.summed), axes, strict=True))
+    """Broadcast an operand to a shape of which its batch, free and contracted dims are `axes`."""
+    place = dict(zip((*side.batch, *side.free, *side.contracted), axes, strict=True))
     value = _cast(op, side.value, dtype)
     ordered = sorted(range(len(side.shape)), key=place.__getitem__)
     if ordered != list(range(len(ordered))):

@@ -1,0 +1,184 @@
+"""Slices and gathers that bubble up: only what is taken is computed, and it is the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.passes.pass_support import check_meaning, check_unchanged
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type
+from tilewright.passes.array.array_bubble_up_slices import ArrayBubbleUpSlicesPass
+from tilewright.passes.base import Unit
+
+PASS = ArrayBubbleUpSlicesPass()
+
+
+def sliced(body: str, of: str, ranges: str, result: str, arguments: str = "%x: tensor<8x6xf32>") -> str:
+    """A program that ends in a slice; `ranges` are numpy's, such as `4:8:2, 0:6`."""
+    starts, limits, strides = zip(*((*each.split(":"), "1")[:3] for each in ranges.split(",")), strict=True)
+    numbers = [", ".join(n.strip() for n in each) for each in (starts, limits, strides)]
+    attributes = ", ".join(
+        f"{name} = array<i64: {each}>" for name, each in zip(("starts", "limits", "strides"), numbers, strict=True)
+    )
+    return f"""
+    func.func @main({arguments}) -> tensor<{result}> {{
+      {body}
+      %z = array.slice({of}) {{{attributes}}} : tensor<{result}>
+      func.return %z : tensor<{result}>
+    }}
+    """
+
+
+def computed(unit: Unit) -> int:
+    """The most elements that an operation computes, other than slices."""
+    block = unit.main.body.block
+    return max(
+        [array_type(op.results[0]).size for op in block.ops if op.results and not isinstance(op, array.SliceOp)],
+        default=0,
+    )
+
+
+EXP = '%y = array.map(%x) {fn = "negative"} : tensor<8x6xf32>'
+
+
+@pytest.mark.parametrize(
+    ("body", "of", "ranges", "result"),
+    [
+        (EXP, "%y", "4:8:2, 0:6", "2x6xf32"),
+        (EXP, "%y", "0:8, 1:6:2", "8x3xf32"),
+        ("%y = array.cast(%x) : tensor<8x6xi32>", "%y", "1:7:3, 5:6", "2x1xi32"),
+        ("%y = array.bitcast(%x) : tensor<8x6xi32>", "%y", "1:7:3, 5:6", "2x1xi32"),
+        (
+            "%y = array.transpose(%x) {permutation = array<i64: 1, 0>} : tensor<6x8xf32>",
+            "%y",
+            "1:6:2, 0:7:3",
+            "3x3xf32",
+        ),
+        (
+            "%y = array.broadcast(%x) {axes = array<i64: 1, 2>} : tensor<5x8x6xf32>",
+            "%y",
+            "1:3, 2:8:2, 0:6",
+            "2x3x6xf32",
+        ),
+        ("%y = array.reverse(%x) {axes = array<i64: 0>} : tensor<8x6xf32>", "%y", "1:7:3, 2:5", "2x3xf32"),
+        ("%y = array.reverse(%x) {axes = array<i64: 0, 1>} : tensor<8x6xf32>", "%y", "0:8:3, 0:6:5", "3x2xf32"),
+        ("%y = array.reshape(%x) : tensor<8x1x6xf32>", "%y", "2:5, 0:1, 1:4", "3x1x3xf32"),
+        ("%y = array.reshape(%x) : tensor<48xf32>", "%y", "13:17", "4xf32"),
+        ("%y = array.reshape(%x) : tensor<48xf32>", "%y", "12:36", "24xf32"),
+        ('%y = array.reduce(%x) {fn = "maximum", axes = array<i64: 1>} : tensor<8xf32>', "%y", "1:8:3", "3xf32"),
+        ('%y = array.reduce(%x) {fn = "maximum", axes = array<i64: 0>} : tensor<6xf32>', "%y", "3:5", "2xf32"),
+        ("%y = array.concat(%x, %x) {axis = 0 : index} : tensor<16x6xf32>", "%y", "6:11, 0:6", "5x6xf32"),
+        ("%y = array.concat(%x, %x) {axis = 0 : index} : tensor<16x6xf32>", "%y", "1:16:7, 0:3", "3x3xf32"),
+        ("%y = array.concat(%x, %x) {axis = 1 : index} : tensor<8x12xf32>", "%y", "0:8, 7:9", "8x2xf32"),
+    ],
+)
+def test_what_is_not_taken_is_not_computed(body: str, of: str, ranges: str, result: str) -> None:
+    unit = check_meaning(PASS, sliced(body, of, ranges, result))
+    taken = int(np.prod([int(n) for n in result.split("x")[:-1]]))
+    assert computed(unit) <= taken
+
+
+@pytest.mark.parametrize(
+    ("ranges", "result"), [("0:5, 0:6", "5x6xf32"), ("3:6, 2:4", "3x2xf32"), ("0:2, 1:3", "2x2xf32")]
+)
+def test_padding(ranges: str, result: str) -> None:
+    body = """%zero = array.constant() {value = 7.0 : f64, resource = ""} : tensor<f32>
+      %y = array.pad(%x, %zero) {low = array<i64: 2, 1>, high = array<i64: 1, 0>, interior = array<i64: 0, 0>}
+        : tensor<11x7xf32>"""
+    unit = check_meaning(PASS, sliced(body, "%y", ranges, result))
+    assert computed(unit) <= int(np.prod([int(n) for n in result.split("x")[:-1]]))
+
+
+def test_contractions_compute_the_rows_and_columns_that_are_taken() -> None:
+    body = """%y = array.contract(%x, %w) {left_batch = array<i64>, right_batch = array<i64>,
+        left_contract = array<i64: 1>, right_contract = array<i64: 0>} : tensor<8x5xi32>"""
+    text = sliced(body, "%y", "7:8, 1:5:2", "1x2xi32", "%x: tensor<8x6xi32>, %w: tensor<6x5xi32>")
+    assert computed(check_meaning(PASS, text)) == 2
+
+
+def test_batches_of_contractions() -> None:
+    body = """%y = array.contract(%x, %w) {left_batch = array<i64: 1>, right_batch = array<i64: 0>,
+        left_contract = array<i64: 0>, right_contract = array<i64: 2>} : tensor<4x5x3xi32>"""
+    text = sliced(body, "%y", "1:3, 0:5:4, 2:3", "2x2x1xi32", "%x: tensor<6x4x5xi32>, %w: tensor<4x3x6xi32>")
+    assert computed(check_meaning(PASS, text)) == 4
+
+
+def test_chains_end_at_the_arguments() -> None:
+    body = """%a = array.map(%x, %x) {fn = "add"} : tensor<8x6xf32>
+      %b = array.transpose(%a) {permutation = array<i64: 1, 0>} : tensor<6x8xf32>
+      %c = array.slice(%b) {starts = array<i64: 1, 2>, limits = array<i64: 6, 8>, strides = array<i64: 2, 1>}
+        : tensor<3x6xf32>
+      %d = array.map(%c) {fn = "exp"} : tensor<3x6xf32>"""
+    unit = check_meaning(PASS, sliced(body, "%d", "1:3, 0:6:3", "2x2xf32"))
+    slices = [op for op in unit.main.body.block.ops if isinstance(op, array.SliceOp)]
+    assert len(slices) == 1  # one for both uses of the argument
+    assert slices[0].starts == (2, 3)
+    assert slices[0].strides == (3, 2)
+    assert computed(unit) == 4
+
+
+def test_values_with_other_uses_stay() -> None:
+    check_unchanged(
+        PASS,
+        """
+    func.func @main(%x: tensor<8xf32>) -> (tensor<8xf32>, tensor<2xf32>) {
+      %y = array.map(%x) {fn = "exp"} : tensor<8xf32>
+      %z = array.slice(%y) {starts = array<i64: 0>, limits = array<i64: 2>, strides = array<i64: 1>} : tensor<2xf32>
+      func.return %y, %z : tensor<8xf32>, tensor<2xf32>
+    }
+    """,
+    )
+
+
+def two_slices(size: int) -> str:
+    return f"""
+    func.func @main(%x: tensor<8xf32>) -> (tensor<{size}xf32>, tensor<{size}xf32>) {{
+      %y = array.map(%x) {{fn = "exp"}} : tensor<8xf32>
+      %a = array.slice(%y) {{starts = array<i64: 0>, limits = array<i64: {size}>, strides = array<i64: 1>}}
+        : tensor<{size}xf32>
+      %b = array.slice(%y) {{starts = array<i64: {8 - size}>, limits = array<i64: 8>, strides = array<i64: 1>}}
+        : tensor<{size}xf32>
+      func.return %a, %b : tensor<{size}xf32>, tensor<{size}xf32>
+    }}
+    """
+
+
+def test_several_slices_bubble_up_if_they_take_little() -> None:
+    assert computed(check_meaning(PASS, two_slices(2))) == 2
+    check_unchanged(PASS, two_slices(3))
+
+
+GATHERED = """
+    func.func @main(%x: tensor<8x6xf32>, %i: tensor<2xi32>) -> tensor<2x6xf32> {{
+      %two = array.constant() {{value = 2.0 : f64, resource = ""}} : tensor<f32>
+      %twos = array.broadcast(%two) {{axes = array<i64>}} : tensor<8x6xf32>
+      %y = array.map(%x, %twos) {{fn = "multiply"}} : tensor<8x6xf32>
+      %w = array.map(%y, %x) {{fn = "add"}} : tensor<8x6xf32>
+      %z = array.gather(%w, %i) {{axes = array<i64: {axis}>}} : tensor<2x6xf32>
+      func.return %z : tensor<2x6xf32>
+    }}
+    """
+
+
+def test_gathers_bubble_up_elementwise_operations() -> None:
+    inputs = [np.arange(48, dtype=np.float32).reshape(8, 6), np.array([7, 1], np.int32)]
+    unit = check_meaning(PASS, GATHERED.format(axis=0), inputs=inputs)
+    assert computed(unit) <= 12
+
+
+def test_slices_of_gathers() -> None:
+    text = """
+    func.func @main(%x: tensor<8x6xf32>, %i: tensor<6xi32>) -> tensor<2x3xf32> {
+      %y = array.gather(%x, %i) {axes = array<i64: 0>} : tensor<6x6xf32>
+      %p = array.slice(%y) {starts = array<i64: 1, 0>, limits = array<i64: 3, 6>, strides = array<i64: 1, 1>}
+        : tensor<2x6xf32>
+      %z = array.slice(%p) {starts = array<i64: 0, 3>, limits = array<i64: 2, 6>, strides = array<i64: 1, 1>}
+        : tensor<2x3xf32>
+      func.return %z : tensor<2x3xf32>
+    }
+    """
+    inputs = [np.arange(48, dtype=np.float32).reshape(8, 6), np.array([7, 1, 5, 0, 3, 2], np.int32)]
+    unit = check_meaning(PASS, text, inputs=inputs)
+    gathers = [op for op in unit.main.body.block.ops if isinstance(op, array.GatherOp)]
+    assert [array_type(op.results[0]).shape for op in gathers] == [(2, 6)]
