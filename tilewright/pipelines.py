@@ -30,6 +30,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
     from tilewright.passes.array.array_fuse_contract import ArrayFuseContractPass
     from tilewright.passes.array.array_fuse_loops import ArrayFuseLoopsPass
     from tilewright.passes.array.array_group_reshapes import ArrayGroupReshapesPass
+    from tilewright.passes.array.array_narrow_contractions import ArrayNarrowContractionsPass
     from tilewright.passes.array.array_order_operands import ArrayOrderOperandsPass
     from tilewright.passes.array.array_order_weights import ArrayOrderWeightsPass
     from tilewright.passes.array.array_simplify import ArraySimplifyPass
@@ -37,7 +38,6 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
     from tilewright.passes.array.array_split_joins import MOST_CUT_OPERANDS, ArraySplitJoinsPass
     from tilewright.passes.array.array_split_k import ArraySplitKPass
     from tilewright.passes.array.array_split_reductions import ArraySplitReductionsPass
-    from tilewright.passes.array.array_narrow_contractions import ArrayNarrowContractionsPass
     from tilewright.passes.array.array_update_in_place import ArrayUpdateInPlacePass
     from tilewright.passes.kernels.array_lower_to_tile import ArrayLowerToTilePass
     from tilewright.passes.warps.tile_turn_copies import TileTurnCopiesPass

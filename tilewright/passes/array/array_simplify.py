@@ -299,8 +299,9 @@ def _permutation_of(value: SSAValue) -> tuple[int, ...] | None:
 def _scalar_of(value: SSAValue) -> SSAValue | None:
     """The scalar that is repeated in all elements of a value."""
     owner = value.owner
-    is_repeated = isinstance(owner, array.BroadcastOp) and not array_type(owner.operands[0]).shape
-    return owner.operands[0] if is_repeated else None
+    if not isinstance(owner, array.BroadcastOp) or array_type(owner.operands[0]).shape:
+        return None
+    return owner.operands[0]
 
 
 def _as_stored(op: array.ArrayOp, value: SSAValue, permutation: tuple[int, ...]) -> SSAValue:
