@@ -10,14 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from tilewright.api.array import Array
 from tilewright.api.functions_manipulation import broadcast_to, expand_dims, flip, permute_dims
-
-Tensor = np.ndarray[Any, Any]
+from tilewright.runtime.dlpack import Tensor
 
 # Arrays below this are copied: a program for each part of an array is worth more than a copy then.
 _LEAST_BYTES = 1 << 14

@@ -136,7 +136,7 @@ def _jax(function: Callable[..., object], inputs: tuple[Array, ...], threads: in
     found = [view_of(array) or (None, array) for array in inputs]
     arrays = [jax.numpy.asarray(memory) for _, memory in found]
 
-    def call(*values: Any) -> Any:
+    def call(*values: Array) -> object:
         viewed = [_viewed(jax.numpy, view, value) for (view, _), value in zip(found, values, strict=True)]
         return function(jax, *viewed)
 
@@ -144,7 +144,7 @@ def _jax(function: Callable[..., object], inputs: tuple[Array, ...], threads: in
     return Runner(lambda: jax.block_until_ready(compiled(*arrays)), lambda result: np.asarray(first(result)))
 
 
-def _viewed(numpy: Any, view: View | None, memory: Any) -> Any:
+def _viewed(numpy: ModuleType, view: View | None, memory: Array) -> Array:
     if view is None:
         return memory
     array = numpy.expand_dims(memory[tuple(slice(*each) for each in view.taken)].transpose(view.order), view.missing)

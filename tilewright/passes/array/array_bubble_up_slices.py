@@ -33,7 +33,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-from xdsl.ir import Block, SSAValue
+from xdsl.ir import Attribute, Block, SSAValue
 
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
@@ -208,7 +208,7 @@ def _sizes(ranges: Ranges) -> tuple[int, ...]:
     return tuple(each.size for each in ranges)
 
 
-def _tensor(shape: tuple[int, ...], like: SSAValue) -> Any:
+def _tensor(shape: tuple[int, ...], like: SSAValue) -> Attribute:
     return tensor(ArrayType(shape, array_type(like).dtype))
 
 
