@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MethodType
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, cast, overload
 
 import numpy as np
 
@@ -39,7 +40,7 @@ from tilewright.layout.dims import Dim
 from tilewright.locks import Lock
 from tilewright.options import Options, current
 from tilewright.runtime.cpu.native import MISMATCH
-from tilewright.runtime.dlpack import Restore, Tensor, converter
+from tilewright.runtime.dlpack import Reader, Restore, Tensor, converter, reader
 from tilewright.runtime.program_file import UNSETTLED
 from tilewright.schedules import Request, checked_request
 from tilewright.targets.base import Executable
@@ -48,8 +49,9 @@ Names = str | Iterable[str]
 
 
 class _Latest(NamedTuple):
-    """The function of the latest call on NumPy arrays, or on arrays on a device: it checks the types of its arguments
-    itself, and gives `MISMATCH` when they are others. Good under just these `options`."""
+    """The function of the latest call on arrays by position: it checks the types of its arguments itself, and gives
+    `MISMATCH` when they are others. Good under just these `options`. `result` is a leaf where the function gives the
+    result as it is."""
 
     options: Options | None
     function: Callable[..., Any]
@@ -139,6 +141,23 @@ class JitFunction:
             located(error)
             raise
 
+    def again(self, args: Sequence[Any]) -> Any:
+        """The result of a call on arrays of the types of the latest call, under the same options; `MISMATCH` for any
+        other, and inside a trace.
+
+        Raises:
+            TilewrightError: the program failed.
+        """
+        latest = self._latest
+        if len(args) != latest.n_inputs or current() is not latest.options or capturing() or tracing.is_tracing():
+            return MISMATCH
+        try:
+            result = latest.function(*args)
+        except TilewrightError as error:
+            located(error)
+            raise
+        return result if latest.result is LEAF or result is MISMATCH else build(latest.result, result)
+
     def _look_up(self, args: tuple[Any, ...], kwargs: dict[str, Any], setting: _Setting) -> Any:
         """Find the program by the types of the arguments: quickly if all are arrays in CPU memory or on a device, by
         position."""
@@ -168,7 +187,9 @@ class JitFunction:
         # A program that gives one array in a container is left out: its native function gives the bare array.
         if result is LEAF or len(results) != 1:
             options, function = executable.settled
-            self._latest = _Latest(options, function, len(args), result)
+            if restore is not None and options is not None:
+                function = _sharing(function, args, restore)
+            self._latest = _Latest(options, function, len(args), _rebuilt_from(result))
         return build(result, results if restore is None else [restore(array) for array in results])
 
     def lower(self, *args: object, **kwargs: object) -> Lowered:
@@ -357,6 +378,39 @@ def _shared(args: tuple[object, ...]) -> tuple[list[Tensor], Restore] | None:
         except Exception:  # `read_call` meets it again, and says which argument it is
             return None
     return [array for array, _ in read], read[0][1]
+
+
+def _sharing(function: Callable[..., Any], args: tuple[object, ...], restore: Restore) -> Callable[..., Any]:
+    """A function of NumPy arrays that takes arrays of the classes of `args` too, and gives `MISMATCH` for others."""
+    readers = [reader(argument) for argument in args]
+    if None in readers:
+        return function
+    reads = cast("list[Reader]", readers)
+
+    def shared(*args: object) -> Any:
+        plain = function(*args)
+        if plain is not MISMATCH:
+            return plain
+        try:
+            arrays = [*map(_read, reads, args)]
+        except Exception:  # a call that is not settled reads the argument again, and states what is wrong with it
+            return MISMATCH
+        result = function(*arrays)
+        if type(result) is tuple:
+            return tuple([restore(array) for array in cast("tuple[Tensor, ...]", result)])
+        return result if result is MISMATCH else restore(result)
+
+    return shared
+
+
+# The type of `operator.call` does not fit `map`.
+_read: Callable[[Reader, Any], Tensor] = cast("Any", operator.call)
+
+
+def _rebuilt_from(result: Structure) -> Structure:
+    """The structure to build from what a native function gives: a leaf where it is the tuple that is given."""
+    is_given = result.kind is tuple and len(result.children) > 1 and all(child is LEAF for child in result.children)
+    return LEAF if is_given else result
 
 
 def _unchanged(array: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from tilewright.interop.stablehlo.pretty import FORMS
 from tilewright.interop.stablehlo.reader import Reader
 from tilewright.interop.stablehlo.registry import find
 from tilewright.interop.stablehlo.walk import RETURNS, Walk, check_program, is_for_each_device
+from tilewright.runtime.cpu.native import MISMATCH
 
 _BYTECODE = b"ML\xefR"
 
@@ -54,10 +55,23 @@ class StableHloModel:
             ArgumentError, ShapeError, DTypeError: the arguments are not those of the program.
             TilewrightError: an operation cannot be compiled; the message names it and its line.
         """
+        result = self.again(args)
+        if result is not MISMATCH:
+            return result
         given = self._checked(args)
         if tracing.is_tracing():
             return self._trace(given)
         return as_numpy(self._program(*given))
+
+    def again(self, args: Sequence[object]) -> Any:
+        """The result of a call on arrays of the types of the latest call, without the checks of the program; `MISMATCH`
+        for any other. What it takes was checked in a call: the function has no other arguments.
+
+        Raises:
+            TilewrightError: the program failed.
+        """
+        result = self._program.again(args)
+        return result if result is MISMATCH else as_numpy(result)
 
     def lower(self, *args: object) -> Lowered:
         """The traced program, for arguments that may be `ShapeDtype`s; without any for those that it declares.
