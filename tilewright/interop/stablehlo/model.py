@@ -64,8 +64,7 @@ class StableHloModel:
         return as_numpy(self._program(*given))
 
     def again(self, args: Sequence[object]) -> Any:
-        """The result of a call on arrays of the types of the latest call, without the checks of the program; `MISMATCH`
-        for any other. What it takes was checked in a call: the function has no other arguments.
+        """The result of a call on arrays of the types of the latest call, which was checked; `MISMATCH` for any other.
 
         Raises:
             TilewrightError: the program failed.
