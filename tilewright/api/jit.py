@@ -148,15 +148,15 @@ class JitFunction:
         Raises:
             TilewrightError: the program failed.
         """
-        latest = self._latest
-        if len(args) != latest.n_inputs or current() is not latest.options or capturing() or tracing.is_tracing():
+        options, function, n_inputs, structure = self._latest
+        if len(args) != n_inputs or current() is not options or capturing() or tracing.is_tracing():
             return MISMATCH
         try:
-            result = latest.function(*args)
+            result = function(*args)
         except TilewrightError as error:
             located(error)
             raise
-        return result if latest.result is LEAF or result is MISMATCH else build(latest.result, result)
+        return result if structure is LEAF or result is MISMATCH else build(structure, result)
 
     def _look_up(self, args: tuple[Any, ...], kwargs: dict[str, Any], setting: _Setting) -> Any:
         """Find the program by the types of the arguments: quickly if all are arrays in CPU memory or on a device, by

@@ -48,10 +48,10 @@ class JaxFunction:
         self._kept = tuple(kept)
         self._keys = tuple(keys)
         tree_structure = jax().tree_util.tree_structure
-        # Arguments that are arrays by position, all of which the program has, and a result that is one array.
+        # Whether arguments are arrays by position that the program has, all, and the result is one array and no key.
         self._is_flat = trees[0] == tree_structure(((0,) * len(self._kept), {}))
-        self._gives_one = trees[1] == tree_structure(0)
         self._gives_keys = any(key is not None for key in self._keys)
+        self._gives_one = trees[1] == tree_structure(0) and not self._gives_keys
 
     def __call__(self, *args: Any, **kwargs: object) -> Any:
         """Call the function; inside a function under `tw.jit`, trace it into that.
@@ -92,10 +92,12 @@ class JaxFunction:
 
     def _rebuilt(self, results: Any) -> Any:
         """The results in the containers of the function."""
-        flat = list(results) if len(self.program.outputs) != 1 else [results]
+        if self._gives_one:
+            return results
+        flat = list(results) if len(self._keys) != 1 else [results]
         if self._gives_keys:
             flat = [r if key is None else _as_key(r, key) for r, key in zip(flat, self._keys, strict=True)]
-        return flat[0] if self._gives_one else self._out_tree.unflatten(flat)
+        return self._out_tree.unflatten(flat)
 
 
 def _plain(leaf: Any, dtype: object) -> Any:

@@ -57,20 +57,21 @@ class PlainCall(NamedTuple):
         Raises:
             TilewrightError: the program failed.
         """
-        names, given = self.names, len(args)
-        if given + len(kwargs) != len(names) or given > self.most_positional:
+        function, names, most_positional, bound_inputs, rest = self
+        given = len(args)
+        if given + len(kwargs) != len(names) or given > most_positional:
             return MISMATCH
         if kwargs:
             try:
-                args = [*args, *[kwargs[name] for name in names[given:]]]
+                args = (*args, *map(kwargs.__getitem__, names[given:]))
             except KeyError:
                 return MISMATCH
-        if self.bound:
-            for bound in self.bound:
+        if bound_inputs:
+            for bound in bound_inputs:
                 if not bound.equals(args[bound.position]):
                     return MISMATCH
-            args = [args[n] for n in self.rest]
-        return self.function.again(args)
+            args = [args[n] for n in rest]
+        return function.again(args)
 
 
 def leading(names: Sequence[str], order: Sequence[str]) -> int:

@@ -182,6 +182,9 @@ for _ in range(3):
         found = function(given)
         assert isinstance(found, kind), (type(found), kind)
         np.testing.assert_array_equal(found, x * 2)
+for _ in range(3):  # what a function of flat arrays takes says nothing of this one
+    assert isinstance(function.program(spread), jax.Array)
+    assert isinstance(function(spread), np.ndarray)
 with jax.default_device(second):
     assert function(jnp.asarray(x)).devices() == jnp.asarray(x).devices() == {second}
 assert function(jnp.asarray(x)).devices() == {first}

@@ -21,6 +21,10 @@ _A = torch.arange(6, dtype=torch.float32).reshape(3, 2)
 _B = torch.tensor([[1.0, 3], [5, 7], [11, 13]])
 
 
+class _Own(torch.Tensor):
+    """A class of tensors that torch does not know."""
+
+
 class _Difference(nn.Module):
     def forward(self, a: Any, b: Any) -> Any:
         return a - b
@@ -118,6 +122,7 @@ def test_kinds_of_arrays_alternate() -> None:
         np.testing.assert_array_equal(model(x, _B), x - y)
         assert _equal(model(parameter, _B), _A - _B)
         assert _equal(model(_B, parameter), _B - _A)
+        assert type(model(_A.as_subclass(_Own), _B.as_subclass(_Own))) is np.ndarray
 
 
 def test_shapes_and_orders_in_memory_alternate() -> None:

@@ -46,6 +46,7 @@ class StableHloModel:
         self.inputs = tuple(self._spec(name, type) for name, type in zip(names, main.body.types, strict=True))
         labels = [label or f"result{n}" for n, label in enumerate(main.labels)]
         self.outputs = tuple(self._spec(label, type) for label, type in zip(labels, main.results, strict=True))
+        self._gives_patterns = any(type.is_narrow for type in main.results)
         self._program = JitFunction(self._function(module.name), target, (), ())
 
     def __call__(self, *args: Any) -> Any:
@@ -70,7 +71,7 @@ class StableHloModel:
             TilewrightError: the program failed.
         """
         result = self._program.again(args)
-        return result if result is MISMATCH else as_numpy(result)
+        return as_numpy(result) if self._gives_patterns and result is not MISMATCH else result
 
     def lower(self, *args: object) -> Lowered:
         """The traced program, for arguments that may be `ShapeDtype`s; without any for those that it declares.

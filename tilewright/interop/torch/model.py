@@ -112,7 +112,7 @@ class TorchModel:
         if latest is not None:
             results = latest(args, kwargs)
             if results is not MISMATCH:
-                return self._structured(results)
+                return results if self._gives_one and type(results) is not tuple else self._structured(results)
         leaves = self._leaves(args, kwargs)
         if tracing.is_tracing():
             return self._rebuilt(self._trace([leaf if is_scalar(leaf) else strong(leaf) for leaf in leaves]))
