@@ -35,7 +35,7 @@ class BoundInput(NamedTuple):
 
 
 class PlainCall(NamedTuple):
-    """The function that served a call whose arguments were arrays that it took as they were.
+    """The function that served a call, for others whose arguments are arrays that it takes as they are.
 
     Attributes:
         function: it checks the types of its arguments itself, and the options.

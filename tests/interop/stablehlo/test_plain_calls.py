@@ -98,6 +98,7 @@ def test_keys_go_in_and_out() -> None:
     for seed in range(4):
         key = jax.random.key(seed)
         for found, expected in zip(function(key), jax.random.split(key), strict=True):
+            assert found.dtype == expected.dtype
             assert jnp.array_equal(jax.random.key_data(found), jax.random.key_data(expected))
 
 
@@ -135,6 +136,22 @@ def test_errors_are_those_of_a_first_call(args: Any) -> None:
         assert found.value.help == expected.value.help
         assert found.value.location is not None
         assert found.value.location.file == __file__
+
+
+def test_arguments_go_as_they_were_lowered() -> None:
+    by_position, by_name = tw.from_jax(_difference, _X, _Y), tw.from_jax(_difference, y=_Y, x=_X)
+    for _ in range(3):
+        np.testing.assert_array_equal(by_position(_X, _Y), _X - _Y)
+        np.testing.assert_array_equal(by_name(x=_X, y=_Y), _X - _Y)
+        np.testing.assert_array_equal(by_name(y=_Y, x=_X), _X - _Y)
+        for call in (
+            lambda: by_position(_X, y=_Y),
+            lambda: by_position(_X, _Y, z=_Y),
+            lambda: by_name(_X, _Y),
+            lambda: by_name(_X, y=_Y),
+        ):
+            with pytest.raises(TilewrightError, match="was lowered for"):
+                call()
 
 
 def test_a_deleted_array_is_refused() -> None:

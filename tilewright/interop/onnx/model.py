@@ -104,7 +104,7 @@ class OnnxModel:
             except HostNeeded as needed:
                 self._split_at(needed)
             else:
-                self._latest = self._plain_call(program, static, given, (args, kwargs))
+                self._latest = self._plain_call(program, tuple(given), static)
                 return as_numpy(result)
         return self._parts.run(given)
 
@@ -191,19 +191,9 @@ class OnnxModel:
         sizes: dict[str, int] = {}
         return {s.name: checked(s, given[s.name], sizes) for s in self._order if s.name in given}
 
-    def _plain_call(
-        self,
-        program: JitFunction,
-        static: Mapping[str, np.ndarray],
-        given: Mapping[str, object],
-        arguments: tuple[tuple[object, ...], Mapping[str, object]],
-    ) -> PlainCall | None:
-        """The call that a program has served, for others like it; None where the model has converted an argument."""
-        args, kwargs = arguments
-        names = tuple(given)
-        values = (*args, *(kwargs[name] for name in names[len(args) :]))
-        if any(given[name] is not value for name, value in zip(names, values, strict=True)):
-            return None
+    def _plain_call(self, program: JitFunction, names: tuple[str, ...], static: Mapping[str, np.ndarray]) -> PlainCall:
+        """The call of a program on the inputs `names`, for others like it. What the model converts for the program is
+        of another type than the program takes."""
         bound = tuple([BoundInput.of(names.index(name), array) for name, array in static.items()])
         rest = tuple([n for n, name in enumerate(names) if name not in static])
         return PlainCall(program, names, leading(names, [spec.name for spec in self._order]), bound, rest)
