@@ -126,9 +126,17 @@ def _from_torch(tensor: Any) -> tuple[Tensor, Restore]:
         raise DTypeError(f"torch cannot share a tensor of {tensor.dtype}: {error}", help="convert it first") from error
 
 
-def _tensor_reader(tensor: Any, kind: type) -> Reader | None:
-    if _extension_of_torch(tensor.dtype) is not None:
-        return None
+def _tensor_reader(tensor: Any, kind: type) -> Reader:
+    extension, dtype = _extension_of_torch(tensor.dtype), tensor.dtype
+    if extension is not None:
+        bits = getattr(sys.modules["torch"], f"int{8 * extension.itemsize}")
+
+        def read_bits(tensor: Any) -> Tensor:
+            if type(tensor) is not kind or tensor.requires_grad or tensor.dtype != dtype:
+                raise TypeError
+            return tensor.view(bits).numpy().view(extension)
+
+        return read_bits
 
     def read(tensor: Any) -> Tensor:
         # torch gives the memory of tensors that record gradients where its own recording is off. It refuses tensors on

@@ -64,8 +64,11 @@ def test_tensors_in_the_types_of_the_program(monkeypatch: pytest.MonkeyPatch, dt
     model = tw.from_torch(_Difference(), a, b)
     for _ in range(3):
         assert _equal(model(a, b), a - b)
-    if dtype != torch.bfloat16:  # bit patterns of it travel as integers, and are checked each time
-        _unchecked(monkeypatch)
+    with pytest.raises(TilewrightError, match=r"is of torch\.int16"):
+        model(a, b.to(torch.int16))  # of as many bits as the narrow floats
+    assert _equal(model(a.T.contiguous().T, b), a - b)
+    assert _equal(model(a, b), a - b)
+    _unchecked(monkeypatch)
     assert _equal(model(a + 1, b), a + 1 - b)
     assert _equal(model(b=b, a=a), a - b)
     assert _equal(model(a, b=b), a - b)
