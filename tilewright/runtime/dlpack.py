@@ -37,7 +37,7 @@ def to_numpy(array: object) -> tuple[Tensor, Restore]:
         return _plain_numpy(array), _identity
     if isinstance(array, np.generic):
         return np.asarray(array), _identity
-    convert = converter(array) or (_from_standard if hasattr(array, "__dlpack__") else None)
+    convert = _LIBRARIES.get(_library(_kind_of(array))) or (_from_standard if hasattr(array, "__dlpack__") else None)
     if convert is not None:
         help = _WITHOUT_CONTENTS_HELP.get(_library(_kind_of(array)), "convert it to NumPy first")
         return _converted(array, convert, help)
@@ -51,19 +51,9 @@ def to_numpy(array: object) -> tuple[Tensor, Restore]:
 _kind_of: Callable[[Any], Any] = type
 
 
+@functools.lru_cache(256)
 def _library(kind: type) -> str:
     return kind.__module__.partition(".")[0]
-
-
-def converter(array: object) -> Convert | None:
-    """The function with which `to_numpy` converts arrays of this type; None if the library of the type is unknown. It
-    raises what `to_numpy` does, and errors of the library's own."""
-    return _converter(_kind_of(array))
-
-
-@functools.lru_cache(256)
-def _converter(kind: type) -> Convert | None:
-    return _LIBRARIES.get(_library(kind))
 
 
 def reader(array: Any) -> Reader | None:
@@ -71,9 +61,18 @@ def reader(array: Any) -> Reader | None:
     or on another device, and for tensors that record gradients. None for kinds that have no such function."""
     kind = _kind_of(array)
     if kind is np.ndarray:
-        return _identity
+        return _read_numpy
     make = _READERS.get(_library(kind))
-    return None if make is None else make(array, kind)
+    try:
+        return None if make is None else make(array, kind)
+    except Exception:  # tracers have no device
+        return None
+
+
+def restorer(array: object) -> Restore:
+    """The function that gives a NumPy array the kind of one that `reader` knows."""
+    make = _RESTORERS.get(_library(_kind_of(array)))
+    return _identity if make is None else make()
 
 
 def _converted(array: object, convert: Convert, help: str) -> tuple[Tensor, Restore]:
@@ -124,6 +123,12 @@ def _from_torch(tensor: Any) -> tuple[Tensor, Restore]:
         if tensor.is_conj():  # the memory holds the conjugates
             return tensor.resolve_conj().numpy(), _to_torch
         raise DTypeError(f"torch cannot share a tensor of {tensor.dtype}: {error}", help="convert it first") from error
+
+
+def _read_numpy(array: Any) -> Tensor:
+    if type(array) is not np.ndarray:
+        raise TypeError
+    return array
 
 
 def _tensor_reader(tensor: Any, kind: type) -> Reader:
@@ -177,7 +182,7 @@ def _from_jax(array: Any) -> tuple[Tensor, Restore]:
 
 def _jax_reader(array: Any, kind: type) -> Reader | None:
     sharding = array.sharding
-    if len(sharding.device_set) != 1:
+    if [device.platform for device in sharding.device_set] != ["cpu"]:
         return None
 
     def read(array: Any) -> Tensor:
@@ -229,6 +234,11 @@ _READERS: dict[str, Callable[[Any, type], Reader | None]] = {
     "torch": _tensor_reader,
     "jax": _jax_reader,
     "jaxlib": _jax_reader,
+}
+_RESTORERS: dict[str, Callable[[], Restore]] = {
+    "torch": lambda: _to_torch,
+    "jax": _asarray_of_jax,
+    "jaxlib": _asarray_of_jax,
 }
 _WITHOUT_CONTENTS_HELP = {
     "jax": "call the function outside `jax.jit`, `jax.grad` and `jax.vmap`; of a key, pass `jax.random.key_data(key)`",
