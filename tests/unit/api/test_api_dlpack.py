@@ -276,6 +276,20 @@ def test_a_call_again_is_one_on_arrays_of_such_types():
 
 
 @needs("torch")
+def test_a_call_with_too_many_tensors_is_not_served():
+    import torch
+
+    f = tw.jit(lambda a, b: a - b)
+    a, b = torch.arange(3.0), torch.ones(3)
+    for _ in range(3):
+        assert torch.equal(f(a, b), a - b)
+    for others in ((a,), (a, b, b), ()):
+        assert f.again(others) is MISMATCH
+        with pytest.raises(TypeError):
+            f(*others)
+
+
+@needs("torch")
 def test_torch_refuses_after_the_first_call():
     import torch
 

@@ -192,8 +192,8 @@ class OnnxModel:
         return {s.name: checked(s, given[s.name], sizes) for s in self._order if s.name in given}
 
     def _plain_call(self, program: JitFunction, names: tuple[str, ...], static: Mapping[str, np.ndarray]) -> PlainCall:
-        """The call of a program on the inputs `names`, for others like it. What the model converts for the program is
-        of another type than the program takes."""
+        """The call of a program on the inputs `names`, for others like it. It checks types alone: arguments that the
+        model has to convert are of other types than the program takes."""
         bound = tuple([BoundInput.of(names.index(name), array) for name, array in static.items()])
         rest = tuple([n for n, name in enumerate(names) if name not in static])
         return PlainCall(program, names, leading(names, [spec.name for spec in self._order]), bound, rest)
