@@ -283,7 +283,7 @@ def test_a_call_with_too_many_tensors_is_not_served():
     a, b = torch.arange(3.0), torch.ones(3)
     for _ in range(3):
         assert torch.equal(f(a, b), a - b)
-    for others in ((a,), (a, b, b), ()):
+    for others in ((a, b, b), (a,), ()):
         assert f.again(others) is MISMATCH
         with pytest.raises(TypeError):
             f(*others)
