@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MethodType
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, cast, overload
 
 import numpy as np
 
@@ -40,7 +41,7 @@ from tilewright.layout.dims import Dim
 from tilewright.locks import Lock
 from tilewright.options import Options, current
 from tilewright.runtime.cpu.native import MISMATCH
-from tilewright.runtime.dlpack import Restore, Tensor, converter
+from tilewright.runtime.dlpack import Reader, Restore, Tensor, reader, restorer
 from tilewright.runtime.program_file import UNSETTLED
 from tilewright.schedules import Request, checked_request
 from tilewright.targets.base import Executable, target_named
@@ -49,8 +50,9 @@ Names = str | Iterable[str]
 
 
 class _Latest(NamedTuple):
-    """The function of the latest call on NumPy arrays, or on arrays on a device: it checks the types of its arguments
-    itself, and gives `MISMATCH` when they are others. Good under just these `options`."""
+    """The function of the latest call on arrays by position: it checks the types of its arguments itself, and gives
+    `MISMATCH` when they are others. Good under just these `options`. `result` is a leaf where the function gives the
+    result as it is."""
 
     options: Options | None
     function: Callable[..., Any]
@@ -61,6 +63,56 @@ class _Latest(NamedTuple):
 _MOST_ON_DEVICE = 8
 # How many programs of a function read parts of arrays where they are.
 _MOST_OF_PARTS = 8
+
+# The type of `operator.call` does not fit `map`.
+_read: Callable[[Reader, Any], Tensor] = cast("Any", operator.call)
+
+
+class _Sharing(NamedTuple):
+    """How arrays of some classes are read, one function for each argument, and the function that gives results the kind
+    of the first."""
+
+    reads: tuple[Reader, ...]
+    restore: Restore
+
+    @staticmethod
+    def of(args: Sequence[object]) -> _Sharing | None:
+        """The functions for arrays like these; None if some have none."""
+        reads: list[Reader] = []
+        for argument in args:
+            read = reader(argument)
+            if read is None:
+                return None
+            reads.append(read)
+        return _Sharing(tuple(reads), restorer(args[0])) if reads else None
+
+    def read(self, args: Sequence[object]) -> list[Tensor] | None:
+        """NumPy arrays on the memory of the arguments; None where some are of other classes, or cannot be shared."""
+        if len(args) != len(self.reads):
+            return None
+        try:
+            return [*map(_read, self.reads, args)]
+        except Exception:  # `read_call` meets it again, and states which argument it is
+            return None
+
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A native function as one that takes such arrays too."""
+        reads, restore = self
+
+        def shared(*args: object) -> Any:
+            plain = function(*args)
+            if plain is not MISMATCH:
+                return plain
+            try:
+                arrays = [*map(_read, reads, args)]
+            except Exception:  # `read_call` meets it again, and states which argument it is
+                return MISMATCH
+            result = function(*arrays)
+            if type(result) is tuple:
+                return tuple([restore(array) for array in cast("tuple[Tensor, ...]", result)])
+            return result if result is MISMATCH else restore(result)
+
+        return shared
 
 
 class _Setting(NamedTuple):
@@ -101,6 +153,7 @@ class JitFunction:
         self._compiled: dict[tuple[Any, _Setting], Compiled] = {}
         self._by_arrays: dict[tuple[Any, ...], tuple[Executable, Structure]] = {}
         self._latest = _Latest(*UNSETTLED, 0, LEAF)
+        self._sharing: _Sharing | None = None
         # Plain calls on a device, the latest first: types and kinds of arrays alternate.
         self._on_device: list[_Latest] = []
         self._lock = Lock()
@@ -142,6 +195,27 @@ class JitFunction:
             located(error)
             raise
 
+    def again(self, args: Sequence[Any]) -> Any:
+        """The result of a call on arrays by position, of such types as a call before; `MISMATCH` for any other, and
+        inside a trace.
+
+        Raises:
+            TilewrightError: the program failed.
+        """
+        if tracing.is_tracing():
+            return MISMATCH
+        latest_options, function, n_inputs, structure = self._latest
+        options = current()
+        try:
+            if options is latest_options and len(args) == n_inputs and not capturing():
+                result = function(*args)
+                if result is not MISMATCH:
+                    return result if structure is LEAF else build(structure, result)
+            return self._known(args, _Setting.of(self._target or options.target, options))
+        except TilewrightError as error:
+            located(error)
+            raise
+
     def _look_up(self, args: tuple[Any, ...], kwargs: dict[str, Any], setting: _Setting) -> Any:
         """Find the program by the types of the arguments: quickly if all are arrays in CPU memory or on a device, by
         position."""
@@ -151,13 +225,22 @@ class JitFunction:
                 return found
         if kwargs or not self._by_arrays:
             return self._call(args, kwargs, setting)
-        arrays, restore = args, None
+        found = self._known(args, setting)
+        if found is MISMATCH and (sharing := _Sharing.of(args)) is not None:
+            self._sharing = sharing
+            found = self._known(args, setting)
+        return self._call(args, kwargs, setting) if found is MISMATCH else found
+
+    def _known(self, args: Sequence[Any], setting: _Setting) -> Any:
+        """The result of a call on arrays of types that a program was compiled for, if they are NumPy's or of the
+        classes of the latest others; else `MISMATCH`."""
+        arrays, sharing = args, None
         for argument in args:
             if type(argument) is not np.ndarray:
-                read = _shared(args)
-                if read is None:
-                    return self._call(args, kwargs, setting)
-                arrays, restore = read
+                sharing = self._sharing
+                if sharing is None or (read := sharing.read(args)) is None:
+                    return MISMATCH
+                arrays = read
                 break
         key: list[Any] = [setting]
         taken: list[Any] = []
@@ -174,14 +257,16 @@ class JitFunction:
             taken.append(array)
         found = self._by_arrays.get(tuple(key))
         if found is None:
-            return self._call(args, kwargs, setting)
+            return MISMATCH
         executable, result = found
         results = executable(*taken)
         # A program that gives one array in a container is left out: its native function gives the bare array.
         if len(key) == 1 + 2 * len(arrays) and (result is LEAF or len(results) != 1):
             options, function = executable.settled
-            self._latest = _Latest(options, function, len(args), result)
-        return build(result, results if restore is None else [restore(array) for array in results])
+            if sharing is not None:
+                function = sharing.around(function)
+            self._latest = _Latest(options, function, len(args), _rebuilt_from(result))
+        return build(result, results if sharing is None else [sharing.restore(array) for array in results])
 
     def lower(self, *args: object, **kwargs: object) -> Lowered:
         """Trace the function for arguments, which may be `ShapeDtype`s.
@@ -370,26 +455,10 @@ class JitFunction:
         return frozenset(names)
 
 
-def _shared(args: tuple[object, ...]) -> tuple[list[Tensor], Restore] | None:
-    """Arguments as NumPy arrays on their memory, and what gives results the kind of the first. None unless all are
-    arrays of libraries that are known, which `read_call` reads without a complaint."""
-    read: list[tuple[Tensor, Restore]] = []
-    for argument in args:
-        if type(argument) is np.ndarray:
-            read.append((argument, _unchanged))
-            continue
-        convert = converter(argument)
-        if convert is None:
-            return None
-        try:
-            read.append(convert(argument))
-        except Exception:  # `read_call` meets it again, and says which argument it is
-            return None
-    return [array for array, _ in read], read[0][1]
-
-
-def _unchanged(array: Tensor) -> Tensor:
-    return array
+def _rebuilt_from(result: Structure) -> Structure:
+    """The structure to build from what a native function gives: a leaf where it is the tuple that is given."""
+    is_given = result.kind is tuple and len(result.children) > 1 and all(child is LEAF for child in result.children)
+    return LEAF if is_given else result
 
 
 def _checked_schedule(schedule: object) -> Request:

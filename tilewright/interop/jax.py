@@ -13,6 +13,7 @@ from tilewright.api.array import located
 from tilewright.api.stages import Lowered
 from tilewright.errors import ArgumentError, ResourceUnavailable
 from tilewright.interop.stablehlo.model import StableHloModel, from_stablehlo
+from tilewright.runtime.cpu.native import MISMATCH
 
 # JAX's own modules and objects carry types that differ from version to version.
 Jax = Any
@@ -46,6 +47,11 @@ class JaxFunction:
         self._in_tree, self._out_tree = trees
         self._kept = tuple(kept)
         self._keys = tuple(keys)
+        tree_structure = jax().tree_util.tree_structure
+        # Whether arguments are arrays by position that the program has, all, and the result is one array and no key.
+        self._is_flat = trees[0] == tree_structure(((0,) * len(self._kept), {}))
+        self._gives_keys = any(key is not None for key in self._keys)
+        self._gives_one = trees[1] == tree_structure(0) and not self._gives_keys
 
     def __call__(self, *args: Any, **kwargs: object) -> Any:
         """Call the function; inside a function under `tw.jit`, trace it into that.
@@ -54,10 +60,13 @@ class JaxFunction:
             ArgumentError, ShapeError, DTypeError: the arguments are not those that it was lowered for.
             TilewrightError: an operation cannot be compiled; the message names it.
         """
-        results = self.program(*self._leaves(args, kwargs))
-        flat = list(results) if len(self.program.outputs) != 1 else [results]
-        wrapped = [r if key is None else _as_key(r, key) for r, key in zip(flat, self._keys, strict=True)]
-        return jax().tree_util.tree_unflatten(self._out_tree, wrapped)
+        if self._is_flat and not kwargs:
+            result = self.program.again(args)
+            if result is not MISMATCH:
+                return self._rebuilt(result)
+        leaves = self._leaves(args, kwargs)
+        result = self.program.again(leaves)
+        return self._rebuilt(self.program(*self._plain(leaves)) if result is MISMATCH else result)
 
     def lower(self, *args: object, **kwargs: object) -> Lowered:
         """The traced program for arguments, as `tw.jit` functions have it.
@@ -65,18 +74,30 @@ class JaxFunction:
         Raises:
             TilewrightError: as a call does.
         """
-        return self.program.lower(*self._leaves(args, kwargs))
+        return self.program.lower(*self._plain(self._leaves(args, kwargs)))
 
     def __repr__(self) -> str:
         return f"JaxFunction({', '.join(map(str, self.program.inputs))} -> {', '.join(map(str, self.program.outputs))})"
 
     def _leaves(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[Any]:
+        """The arguments that the program has."""
         leaves, structure = jax().tree_util.tree_flatten((args, kwargs))
         if structure != self._in_tree:
             message = f"the arguments are {structure}, but the function was lowered for {self._in_tree}"
             raise located(ArgumentError(message, help="call it as it was lowered, or lower it again"))
-        kept = [leaves[n] for n in self._kept]
-        return [_plain(leaf, spec.dtype) for leaf, spec in zip(kept, self.program.inputs, strict=True)]
+        return [leaves[n] for n in self._kept]
+
+    def _plain(self, leaves: Sequence[object]) -> list[Any]:
+        return [_plain(leaf, spec.dtype) for leaf, spec in zip(leaves, self.program.inputs, strict=True)]
+
+    def _rebuilt(self, results: Any) -> Any:
+        """The results in the containers of the function."""
+        if self._gives_one:
+            return results
+        flat = list(results) if len(self._keys) != 1 else [results]
+        if self._gives_keys:
+            flat = [r if key is None else _as_key(r, key) for r, key in zip(flat, self._keys, strict=True)]
+        return self._out_tree.unflatten(flat)
 
 
 def _plain(leaf: Any, dtype: object) -> Any:

@@ -20,6 +20,7 @@ Tensor = np.ndarray[Any, Any]
 Restore = Callable[[Tensor], Any]
 RestoreDevice = Callable[[Any], Any]
 Convert = Callable[[Any], tuple[Tensor, Restore]]
+Reader = Callable[[Any], Tensor]
 
 _CPU_DEVICE_TYPE = 1  # kDLCPU in dlpack.h
 
@@ -36,7 +37,7 @@ def to_numpy(array: object) -> tuple[Tensor, Restore]:
         return _plain_numpy(array), _identity
     if isinstance(array, np.generic):
         return np.asarray(array), _identity
-    convert = converter(array) or (_from_standard if hasattr(array, "__dlpack__") else None)
+    convert = _LIBRARIES.get(_library(_kind_of(array))) or (_from_standard if hasattr(array, "__dlpack__") else None)
     if convert is not None:
         help = _WITHOUT_CONTENTS_HELP.get(_library(_kind_of(array)), "convert it to NumPy first")
         return _converted(array, convert, help)
@@ -50,19 +51,28 @@ def to_numpy(array: object) -> tuple[Tensor, Restore]:
 _kind_of: Callable[[Any], Any] = type
 
 
+@functools.lru_cache(256)
 def _library(kind: type) -> str:
     return kind.__module__.partition(".")[0]
 
 
-def converter(array: object) -> Convert | None:
-    """The function with which `to_numpy` converts arrays of this type; None if the library of the type is unknown. It
-    raises what `to_numpy` does, and errors of the library's own."""
-    return _converter(_kind_of(array))
+def reader(array: Any) -> Reader | None:
+    """A function that reads arrays like `array` as `to_numpy` does, but quickly: it raises for those of another class
+    or on another device, and for tensors that record gradients. None for kinds that have no such function."""
+    kind = _kind_of(array)
+    if kind is np.ndarray:
+        return _read_numpy
+    make = _READERS.get(_library(kind))
+    try:
+        return None if make is None else make(array, kind)
+    except Exception:  # tracers have no device
+        return None
 
 
-@functools.lru_cache(256)
-def _converter(kind: type) -> Convert | None:
-    return _LIBRARIES.get(_library(kind))
+def restorer(array: object) -> Restore:
+    """The function that gives a NumPy array the kind of one that `reader` knows."""
+    make = _RESTORERS.get(_library(_kind_of(array)))
+    return _identity if make is None else make()
 
 
 def _converted(array: object, convert: Convert, help: str) -> tuple[Tensor, Restore]:
@@ -115,12 +125,47 @@ def _from_torch(tensor: Any) -> tuple[Tensor, Restore]:
         raise DTypeError(f"torch cannot share a tensor of {tensor.dtype}: {error}", help="convert it first") from error
 
 
+def _read_numpy(array: Any) -> Tensor:
+    if type(array) is not np.ndarray:
+        raise TypeError
+    return array
+
+
+def _tensor_reader(tensor: Any, kind: type) -> Reader:
+    extension, dtype = _extension_of_torch(tensor.dtype), tensor.dtype
+    if extension is not None:
+        bits = getattr(sys.modules["torch"], f"int{8 * extension.itemsize}")
+
+        def read_bits(tensor: Any) -> Tensor:
+            if type(tensor) is not kind or tensor.requires_grad or tensor.dtype != dtype:
+                raise TypeError
+            return tensor.view(bits).numpy().view(extension)
+
+        return read_bits
+
+    def read(tensor: Any) -> Tensor:
+        # torch gives the memory of tensors that record gradients where its own recording is off. It refuses tensors on
+        # devices, and those that are no plain block.
+        if type(tensor) is not kind or tensor.requires_grad:
+            raise TypeError
+        return tensor.numpy()
+
+    return read
+
+
 def _to_torch(array: Tensor) -> Any:
+    return _tensor_maker(array.dtype)(array)
+
+
+@functools.lru_cache(256)
+def _tensor_maker(dtype: np.dtype) -> Restore:
+    """The function that gives the tensor on the memory of an array of this type."""
     torch = sys.modules["torch"]
-    name = _extension_name(array.dtype)
-    if name is not None:
-        return torch.from_numpy(array.view(f"i{array.itemsize}")).view(getattr(torch, name))
-    return torch.from_numpy(array)
+    if _extension(dtype.name) is None:
+        return torch.from_numpy
+    # A type that NumPy has from `ml_dtypes` is called as in torch.
+    bits, theirs = f"i{dtype.itemsize}", getattr(torch, dtype.name)
+    return lambda array: torch.from_numpy(array.view(bits)).view(theirs)
 
 
 @functools.cache
@@ -128,21 +173,32 @@ def _extension_of_torch(dtype: object) -> np.dtype | None:
     return _extension(str(dtype).removeprefix("torch."))
 
 
-@functools.lru_cache(256)
-def _extension_name(dtype: np.dtype) -> str | None:
-    """The name of a type that NumPy has from `ml_dtypes`, which is its name in torch too; None for NumPy's own."""
-    return dtype.name if _extension(dtype.name) is not None else None
-
-
 def _from_jax(array: Any) -> tuple[Tensor, Restore]:
     platforms = {device.platform for device in array.devices()}
     _check_on_cpu(platforms == {"cpu"}, ", ".join(sorted(platforms)), "pass `jax.device_get(x)`")
     # JAX gives a read-only view of a CPU array, with ml_dtypes where NumPy has no type of its own.
-    return np.asarray(array), _to_jax
+    return np.asarray(array), _asarray_of_jax()
 
 
-def _to_jax(array: Tensor) -> Any:
-    return sys.modules["jax"].numpy.asarray(array)
+def _jax_reader(array: Any, kind: type) -> Reader | None:
+    sharding = array.sharding
+    if [device.platform for device in sharding.device_set] != ["cpu"]:
+        return None
+
+    def read(array: Any) -> Tensor:
+        # Most arrays have the same object, and comparing two takes longer.
+        if type(array) is not kind or ((own := array.sharding) is not sharding and own != sharding):
+            raise TypeError
+        return np.asarray(array)
+
+    return read
+
+
+@functools.cache
+def _asarray_of_jax() -> Restore:
+    """`jax.numpy.asarray`, under `jax.jit`: a call costs a third of one of the bare function."""
+    jax = sys.modules["jax"]
+    return jax.jit(jax.numpy.asarray)
 
 
 def _from_standard(array: Any) -> tuple[Tensor, Restore]:
@@ -173,6 +229,16 @@ _LIBRARIES: dict[str, Convert] = {
     "torch": _from_torch,
     "jax": _from_jax,
     "jaxlib": _from_jax,
+}
+_READERS: dict[str, Callable[[Any, type], Reader | None]] = {
+    "torch": _tensor_reader,
+    "jax": _jax_reader,
+    "jaxlib": _jax_reader,
+}
+_RESTORERS: dict[str, Callable[[], Restore]] = {
+    "torch": lambda: _to_torch,
+    "jax": _asarray_of_jax,
+    "jaxlib": _asarray_of_jax,
 }
 _WITHOUT_CONTENTS_HELP = {
     "jax": "call the function outside `jax.jit`, `jax.grad` and `jax.vmap`; of a key, pass `jax.random.key_data(key)`",

@@ -13,7 +13,9 @@ import pytest
 from api_support import run, same
 
 import tilewright as tw
+from tilewright import events
 from tilewright.errors import ArgumentError, DTypeError, TilewrightError, UnsupportedOnTargetError
+from tilewright.runtime.cpu.native import MISMATCH
 from tilewright.runtime.dlpack import to_numpy
 
 
@@ -219,6 +221,73 @@ def test_kinds_of_results_after_the_first_call():
         assert torch.equal(f(y, 2.0), torch.full((3,), 3.0))
         assert torch.equal(f(y, b=y), torch.full((3,), 2.0))
     assert len(f._by_arrays) == 1
+
+
+@needs("torch")
+def test_containers_of_results_after_the_first_call():
+    import torch
+
+    f = tw.jit(lambda a, b: {"d": a - b, "p": [a * b, (a + b,)]})
+    g = tw.jit(lambda a, b: (a - b, a * b))
+    for kind in (np.asarray, torch.from_numpy, np.asarray, torch.from_numpy):
+        a, b = kind(np.arange(3.0)), kind(np.arange(3.0) + 2)
+        for _ in range(3):
+            found = f(a, b)
+            assert list(found) == ["d", "p"]
+            assert (type(found["p"]), type(found["p"][1])) == (list, tuple)
+            for result, expected in ((found["d"], a - b), (found["p"][0], a * b), (found["p"][1][0], a + b)):
+                assert type(result) is type(a)
+                assert (result == expected).all()
+            pair = g(a, b)
+            assert type(pair) is tuple
+            assert [type(result) for result in pair] == [type(a)] * 2
+            assert (pair[0] == a - b).all()
+            assert (pair[1] == a * b).all()
+
+
+def test_a_call_again_is_one_on_arrays_of_such_types():
+    f = tw.jit(lambda a, b: a - b)
+    x, y = np.arange(3.0), np.ones(3)
+    assert f.again((x, y)) is MISMATCH
+    for _ in range(2):
+        f(x, y)
+    same(f.again((x, y)), x - y)
+    for others in (
+        (x,),
+        (x, y, y),
+        (x, y.astype(np.float32)),
+        (x, y[:2]),
+        (x, 1.0),
+        (x, [1.0] * 3),
+        (x[None], y[None]),
+    ):
+        assert f.again(others) is MISMATCH
+    with tw.options(threads=1):
+        assert f.again((x, y)) is MISMATCH
+    f(x[:2], y[:2])
+    same(f.again((x, y)), x - y)
+    same(f.again((x[:2], y[:2])), (x - y)[:2])
+    with events.capture() as seen:
+        same(f.again((x, y)), x - y)
+    assert [record["kind"] for record in seen].count("runtime.launch") == 1
+    traced = []
+    tw.jit(lambda a: (traced.append(f.again((x, y))), a)[1])(x)
+    assert traced == [MISMATCH]
+    same(f.again((x, y)), x - y)
+
+
+@needs("torch")
+def test_a_call_with_too_many_tensors_is_not_served():
+    import torch
+
+    f = tw.jit(lambda a, b: a - b)
+    a, b = torch.arange(3.0), torch.ones(3)
+    for _ in range(3):
+        assert torch.equal(f(a, b), a - b)
+    for others in ((a, b, b), (a,), ()):
+        assert f.again(others) is MISMATCH
+        with pytest.raises(TypeError):
+            f(*others)
 
 
 @needs("torch")

@@ -29,9 +29,11 @@ from tilewright.interop.onnx.parts import Parts
 from tilewright.interop.onnx.protobuf import Proto
 from tilewright.interop.onnx.registry import lifted
 from tilewright.interop.onnx.tensors import STRING, storage_of
+from tilewright.interop.plain_calls import BoundInput, PlainCall, leading
 from tilewright.layout.dims import Dim
 from tilewright.locks import Lock
 from tilewright.primitives import ArrayType
+from tilewright.runtime.cpu.native import MISMATCH
 from tilewright.runtime.dlpack import to_numpy
 
 # How many bindings of inputs by value keep their programs.
@@ -64,6 +66,8 @@ class OnnxModel:
         self._static: frozenset[str] = frozenset()
         self._programs: OrderedDict[tuple[Any, ...], JitFunction] = OrderedDict()
         self._lock = Lock()
+        self._latest: PlainCall | None = None
+        self._output_names = [spec.name for spec in self.outputs]
         # The nodes that run on the host for any shapes, and those that were found to for some.
         self._hosts = host_nodes(model)
         self._parts = Parts(model, self._hosts, self._part) if self._hosts else None
@@ -81,19 +85,27 @@ class OnnxModel:
             ArgumentError, ShapeError, DTypeError: the arguments are not those of the model.
             TilewrightError: a node cannot be compiled; the message names it.
         """
+        latest = self._latest
+        if latest is not None and self._parts is None:
+            result = latest(args, kwargs)
+            if result is not MISMATCH:
+                return as_numpy(result)
         given = self._bound(args, kwargs)
         if tracing.is_tracing():
             self._check_whole("traced into another function")
             # What an outer program is called with cannot be bound by value here.
             return self._trace({name: strong(value) for name, value in given.items()}, {})
         while self._parts is None:
-            program, rest = self._program(given, leaves=self._may_be_split)
+            program, static, rest = self._program(given, leaves=self._may_be_split)
             try:
-                return as_numpy(program(*rest))
+                result = program(*rest)
             except StaticInputsNeeded as needed:
                 self._static |= needed.names
             except HostNeeded as needed:
                 self._split_at(needed)
+            else:
+                self._latest = self._plain_call(program, tuple(given), static)
+                return as_numpy(result)
         return self._parts.run(given)
 
     @property
@@ -107,7 +119,7 @@ class OnnxModel:
         Raises:
             ArgumentError: there is no such output; and what a call raises.
         """
-        known = [spec.name for spec in self.outputs]
+        known = self._output_names
         for name in names or ():
             if name not in known:
                 raise located(ArgumentError(f"there is no output {name!r}", help=f"there are {', '.join(known)}"))
@@ -124,7 +136,7 @@ class OnnxModel:
         self._check_whole("lowered to one program")
         given = self._bound(args, kwargs)
         while True:
-            program, rest = self._program(given)
+            program, _, rest = self._program(given)
             try:
                 return program.lower(*rest)
             except StaticInputsNeeded as needed:
@@ -139,7 +151,7 @@ class OnnxModel:
         """
         given = self._bound(args, kwargs)
         while self._parts is None:
-            program, rest = self._program(given, leaves=self._may_be_split)
+            program, _, rest = self._program(given, leaves=self._may_be_split)
             try:
                 program.lower(*rest)
             except StaticInputsNeeded as needed:
@@ -152,7 +164,7 @@ class OnnxModel:
 
     def dynamic(self, *args: object, **kwargs: object) -> list[Any]:
         """The arguments of the program that `lower` gives for these: those that are not bound by value."""
-        return self._program(self._bound(args, kwargs))[1]
+        return self._program(self._bound(args, kwargs))[2]
 
     def __repr__(self) -> str:
         return f"OnnxModel({', '.join(map(str, self.inputs))} -> {', '.join(map(str, self.outputs))})"
@@ -179,6 +191,13 @@ class OnnxModel:
         sizes: dict[str, int] = {}
         return {s.name: checked(s, given[s.name], sizes) for s in self._order if s.name in given}
 
+    def _plain_call(self, program: JitFunction, names: tuple[str, ...], static: Mapping[str, np.ndarray]) -> PlainCall:
+        """The call of a program on the inputs `names`, for others like it. It checks types alone: arguments that the
+        model has to convert are of other types than the program takes."""
+        bound = tuple([BoundInput.of(names.index(name), array) for name, array in static.items()])
+        rest = tuple([n for n, name in enumerate(names) if name not in static])
+        return PlainCall(program, names, leading(names, [spec.name for spec in self._order]), bound, rest)
+
     def _split_at(self, needed: HostNeeded) -> None:
         place = list(self._model.proto.graph.node).index(needed.node)
         self._parts = Parts(self._model, {place: needed.reason}, self._part)
@@ -192,9 +211,11 @@ class OnnxModel:
             message = f"a model with nodes that run on the host cannot be {what}: {listed}"
             raise located(UnsupportedOperatorError(message, help="call it by itself, outside of `tw.jit`"))
 
-    def _program(self, given: Mapping[str, object], *, leaves: bool = False) -> tuple[JitFunction, list[Any]]:
-        """The function for what is bound by value, and the arguments that are left for it. `leaves`: nodes may be left
-        to the host."""
+    def _program(
+        self, given: Mapping[str, object], *, leaves: bool = False
+    ) -> tuple[JitFunction, dict[str, np.ndarray], list[Any]]:
+        """The function for what is bound by value, that, and the arguments that are left for it. `leaves`: nodes may be
+        left to the host."""
         static = {name: self._contents(name, given[name]) for name in given if name in self._static}
         dynamic = {name: value for name, value in given.items() if name not in static}
         key = (leaves, tuple(given), tuple((n, a.dtype.str, a.shape, a.tobytes()) for n, a in static.items()))
@@ -205,7 +226,7 @@ class OnnxModel:
             self._programs.move_to_end(key)
             while len(self._programs) > _MAX_BINDINGS:
                 self._programs.popitem(last=False)
-        return found, list(dynamic.values())
+        return found, static, list(dynamic.values())
 
     @staticmethod
     def _contents(name: str, value: object) -> np.ndarray:

@@ -21,6 +21,7 @@ from tilewright.interop.stablehlo.pretty import FORMS
 from tilewright.interop.stablehlo.reader import Reader
 from tilewright.interop.stablehlo.registry import find
 from tilewright.interop.stablehlo.walk import RETURNS, Walk, check_program, is_for_each_device
+from tilewright.runtime.cpu.native import MISMATCH
 
 _BYTECODE = b"ML\xefR"
 
@@ -45,6 +46,7 @@ class StableHloModel:
         self.inputs = tuple(self._spec(name, type) for name, type in zip(names, main.body.types, strict=True))
         labels = [label or f"result{n}" for n, label in enumerate(main.labels)]
         self.outputs = tuple(self._spec(label, type) for label, type in zip(labels, main.results, strict=True))
+        self._gives_patterns = any(type.is_narrow for type in main.results)
         self._program = JitFunction(self._function(module.name), target, (), ())
 
     def __call__(self, *args: Any) -> Any:
@@ -54,10 +56,22 @@ class StableHloModel:
             ArgumentError, ShapeError, DTypeError: the arguments are not those of the program.
             TilewrightError: an operation cannot be compiled; the message names it and its line.
         """
+        result = self.again(args)
+        if result is not MISMATCH:
+            return result
         given = self._checked(args)
         if tracing.is_tracing():
             return self._trace(given)
         return as_numpy(self._program(*given))
+
+    def again(self, args: Sequence[object]) -> Any:
+        """The result of a call on arrays of the types of the latest call, which was checked; `MISMATCH` for any other.
+
+        Raises:
+            TilewrightError: the program failed.
+        """
+        result = self._program.again(args)
+        return as_numpy(result) if self._gives_patterns and result is not MISMATCH else result
 
     def lower(self, *args: object) -> Lowered:
         """The traced program, for arguments that may be `ShapeDtype`s; without any for those that it declares.

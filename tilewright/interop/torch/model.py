@@ -20,6 +20,7 @@ from tilewright.dtypes import DType, as_dtype
 from tilewright.errors import ArgumentError, DTypeError, ShapeError, UnsupportedOperatorError
 from tilewright.frontend import tracing
 from tilewright.interop.arguments import bound_dims, check_dims
+from tilewright.interop.plain_calls import PlainCall
 from tilewright.interop.torch.dynamo import BackendOptions, Compiled, build_plan, decompositions
 from tilewright.interop.torch.packages import FxNode, GraphModule, fake_tensors, torch
 from tilewright.interop.torch.specialise import MAX_SPECIALISATIONS, specialise
@@ -38,6 +39,7 @@ from tilewright.interop.torch.walk import (
 from tilewright.layout.dims import Dim
 from tilewright.locks import Lock
 from tilewright.primitives import ArrayType
+from tilewright.runtime.cpu.native import MISMATCH
 from tilewright.runtime.dlpack import to_numpy
 
 
@@ -94,6 +96,9 @@ class TorchModel:
         check_dims(self._dims, [spec.shape for spec in self.inputs])
         self._functions: OrderedDict[Any, JitFunction] = OrderedDict()
         self._lock = Lock()
+        self._plain_names = self._names_of_arrays()
+        self._gives_one, self._gives_tuple = self._plain_results()
+        self._latest: PlainCall | None = None
         self._check_operators()
 
     def __call__(self, *args: Any, **kwargs: object) -> Any:
@@ -103,6 +108,11 @@ class TorchModel:
             ArgumentError, ShapeError, DTypeError: the arguments are not those of the program.
             TilewrightError: an operator cannot be compiled; the message names it.
         """
+        latest = self._latest
+        if latest is not None:
+            results = latest(args, kwargs)
+            if results is not MISMATCH:
+                return results if self._gives_one and type(results) is not tuple else self._structured(results)
         leaves = self._leaves(args, kwargs)
         if tracing.is_tracing():
             return self._rebuilt(self._trace([leaf if is_scalar(leaf) else strong(leaf) for leaf in leaves]))
@@ -110,7 +120,9 @@ class TorchModel:
             return self._rebuilt(self._run_in_parts(leaves))
         function, arrays = self._function(leaves)
         results = function(*arrays)
-        return self._rebuilt(parts_of(results) if isinstance(results, tuple) else [results])
+        if self._plain_names is not None:
+            self._latest = PlainCall(function, self._plain_names, len(self._plain_names))
+        return self._structured(results)
 
     def lower(self, *args: object, **kwargs: object) -> Lowered:
         """The traced program for arguments, which may be `ShapeDtype`s.
@@ -174,6 +186,30 @@ class TorchModel:
         values = [given[name] for name in names]
         count = positional.num_children
         return tuple(values[:count]), dict(zip(names[count:], values[count:], strict=True))
+
+    def _names_of_arrays(self) -> tuple[str, ...] | None:
+        """The names of the arguments in the order of the inputs, if all are arrays in no container; else None."""
+        positional, by_keyword = self._arguments.children()
+        names: list[str] = [*self._names[: positional.num_children], *by_keyword.context]
+        arguments: list[Any] = [*positional.children(), *by_keyword.children()]
+        are_arrays = all(spec.dtype is not None for spec in self.inputs) and all(a.is_leaf() for a in arguments)
+        is_plain = are_arrays and len(names) == len(arguments) == len(self.inputs)
+        return tuple(names) if is_plain and self._options.fallback == "error" else None
+
+    def _plain_results(self) -> tuple[bool, bool]:
+        """Whether the program gives one array, and whether it gives a tuple of arrays, in no other container."""
+        if not all(hasattr(node, "op") for node in self._returned):
+            return False, False
+        if self._results.is_leaf():
+            return True, False
+        return False, self._results.type is tuple and all(child.is_leaf() for child in self._results.children())
+
+    def _structured(self, results: Any) -> Any:
+        """The results of the compiled function in the structure of the module's."""
+        if self._gives_one and not isinstance(results, tuple):
+            return results
+        parts = parts_of(results) if isinstance(results, tuple) else [results]
+        return tuple(parts) if self._gives_tuple and len(parts) == len(self._returned) else self._rebuilt(parts)
 
     def _rebuilt(self, results: Sequence[object]) -> Any:
         given = iter(results)

@@ -74,12 +74,16 @@ class Part:
         program = JitFunction(self._traced(*self.orders), target, (), tuple(map(str, self.donated)))
         reads, makes = self.conversions()
 
+        is_one = len(makes) == 1
+
         def run(*tensors: object) -> list[Any]:
-            with errors_of_torch():
-                results = program(*[read(t) for read, t in zip(reads, tensors, strict=True)])
-            if len(makes) == 1:
-                return [makes[0](results)]
-            return [make(result) for make, result in zip(makes, results, strict=True)]
+            arrays = [read(t) for read, t in zip(reads, tensors, strict=True)]
+            # A block under `errors_of_torch` would take as long as the rest of a small call.
+            try:
+                results = program(*arrays)
+            except LinearAlgebraError as error:
+                raise torch.linalg.LinAlgError(str(error)) from error
+            return [make(result) for make, result in zip(makes, [results] if is_one else results, strict=True)]
 
         return run
 
