@@ -11,12 +11,12 @@ in `f8e5m2` and NaN in `f8e4m3fn`, as infinities do there.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from tilewright.cached import cached_property
+from tilewright.records import dataclass
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -16,10 +16,11 @@ import itertools
 import linecache
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING
+
+from tilewright.records import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright import dtypes
 from tilewright.dtypes import DType
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

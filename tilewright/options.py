@@ -14,13 +14,14 @@ import operator
 import os
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from pathlib import Path
 from types import FunctionType
 from typing import Any, ParamSpec, SupportsIndex, TypeGuard, TypeVar, cast
 
 from tilewright.errors import OptionError, user_location
+from tilewright.records import dataclass
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tilewright import collectives, dtypes, ops, routines
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, DTypeError, IndexError_, ShapeError
+from tilewright.records import dataclass
 
 Attributes = Mapping[str, Any]
 Shape = tuple[int, ...]

@@ -25,12 +25,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tilewright import dtypes
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, DTypeError, ShapeError
+from tilewright.records import dataclass
 
 Shape = tuple[int, ...]
 Form = tuple[Shape, DType]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from tilewright.api.lifting import (
 )
 from tilewright.dtypes import DType, DTypeLike
 from tilewright.errors import ArgumentError, DTypeError
+from tilewright.records import dataclass
 
 _KINDS: dict[str, tuple[DType, ...]] = {
     "bool": (dtypes.bool_,),

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -15,6 +14,7 @@ from tilewright.api.array import Array, located
 from tilewright.api.functions_linalg import Labels, diagonal, join, summed
 from tilewright.api.lifting import ArrayLike, promoted, transpose
 from tilewright.errors import ArgumentError, DTypeError, ShapeError
+from tilewright.records import dataclass
 
 # `numpy.einsum_path` names an axis by one of 52 letters; all orders of more operands take too long to try.
 _MOST_LABELS, _MOST_OPTIMAL = 52, 5

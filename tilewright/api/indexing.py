@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from tilewright.api.lifting import ArrayLike, broadcast, broadcast_shapes, emit,
 from tilewright.errors import DataDependentShapeError, DTypeError, IndexError_
 from tilewright.frontend.tracing import keeps_views
 from tilewright.primitives import Shape
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

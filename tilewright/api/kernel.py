@@ -8,7 +8,7 @@ import itertools
 import sys
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import FunctionType
 from typing import Any, ClassVar, overload
 
@@ -29,6 +29,7 @@ from tilewright.frontend.trace import Graph, Value
 from tilewright.locks import Lock
 from tilewright.options import Options, current
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 from tilewright.runtime.cpu.native import MISMATCH
 from tilewright.runtime.dlpack import is_readonly, on_cuda, to_numpy
 from tilewright.schedules import Request, checked_request

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, Generic, TypeVar
 
 from tilewright.api.array import located, locating
@@ -13,6 +13,7 @@ from tilewright.driver.compile import compile_graph
 from tilewright.driver.explain import explain_compiled, explain_program, explanation_text
 from tilewright.errors import ArgumentError, TargetError
 from tilewright.frontend.trace import Graph
+from tilewright.records import dataclass
 from tilewright.schedules import Request, Schedule, checked_request
 from tilewright.targets.base import Executable, KernelTime
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tilewright import events
@@ -18,6 +18,7 @@ from tilewright.frontend.sizes.family import NotUniform
 from tilewright.frontend.sizes.plan import CallPlan, PaddedProgram
 from tilewright.layout.dims import Dim, is_integer
 from tilewright.locks import Lock
+from tilewright.records import dataclass
 from tilewright.targets.base import Executable
 
 Spec = tuple["int | Dim | None", ...]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -24,6 +23,7 @@ from tilewright.errors import (
 from tilewright.frontend import tracing
 from tilewright.frontend.identity import StaticValue
 from tilewright.primitives import ArrayType, check_limits
+from tilewright.records import dataclass
 from tilewright.targets.base import Executable, target_named
 
 Tensor = np.ndarray[Any, Any]

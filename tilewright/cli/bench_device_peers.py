@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache, partial
 from types import ModuleType
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 
 from tilewright.cli.bench_peers import PeerUnavailable, Runner, failing_is_absence, torch_to_numpy, ways_of
 from tilewright.cli.bench_suites.case import Case, DeviceCase
+from tilewright.records import dataclass
 from tilewright.runtime.cuda.array import DeviceArray
 
 

@@ -8,7 +8,6 @@ import importlib
 import importlib.util
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from types import ModuleType
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 
 from tilewright.cli.bench_suites.case import Array, Case, first
 from tilewright.dtypes import by_name
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

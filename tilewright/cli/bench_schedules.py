@@ -7,12 +7,13 @@ import multiprocessing
 import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from statistics import fmean, median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
+
+from tilewright.records import dataclass
 
 if TYPE_CHECKING:
     from tilewright.cli.bench_suites.case import Array, ScheduleCase

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +14,7 @@ from tilewright.cli.flags import Flags
 from tilewright.cli.loading import Target, find_target, random_array
 from tilewright.cli.report import Report, make_table
 from tilewright.errors import ArgumentError
+from tilewright.records import dataclass
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,7 +6,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +15,7 @@ from cyclopts import Parameter
 from tilewright.cli.flags import Flags
 from tilewright.cli.report import Report, bytes_text, seconds_text, show_pairs
 from tilewright.errors import TilewrightError
+from tilewright.records import dataclass
 
 if TYPE_CHECKING:
     from rich.console import Console

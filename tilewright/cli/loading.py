@@ -10,12 +10,12 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import ArgumentError, TilewrightError, UnknownNameError
+from tilewright.records import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from statistics import median
 from string import Template
 from typing import TYPE_CHECKING, Any
+
+from tilewright.records import dataclass
 
 if TYPE_CHECKING:
     from tilewright.dtypes import DType

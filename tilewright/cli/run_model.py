@@ -7,7 +7,6 @@ import importlib
 import importlib.util
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import numpy as np
 
 from tilewright.cli.report import make_table, seconds_text
 from tilewright.errors import ArgumentError, ResourceUnavailable
+from tilewright.records import dataclass
 
 if TYPE_CHECKING:
     from rich.console import Console

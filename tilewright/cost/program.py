@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
+
+from tilewright.records import dataclass
 
 COMPUTE, MEMORY, LAUNCH = "compute", "memory", "launch"
 

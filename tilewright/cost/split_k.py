@@ -13,11 +13,12 @@ The last bandwidth is that of the second-level cache where it has room for the p
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 
 from tilewright.cost.warps.products import Epilogue, WarpProduct, warp_product_seconds
 from tilewright.machines.machine import Machine
+from tilewright.records import dataclass
 
 # Numbers of parts that are looked at, four for each doubling.
 _COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)

@@ -20,7 +20,7 @@ checkers too (PEP 681).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
@@ -55,6 +55,8 @@ from xdsl.irdl import (
     var_operand_def,
     var_result_def,
 )
+
+from tilewright.records import dataclass
 
 # What attributes of operations are in Python; `Attribute` where an operation keeps one as it is.
 Plain = bool | int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | AffineMap | Attribute

@@ -7,13 +7,13 @@ machine that is asked about.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tilewright.errors import LayoutError
 from tilewright.frontend.trace import Graph
+from tilewright.records import dataclass
 from tilewright.schedules import Schedule, code_of
 from tilewright.targets.base import Executable, target_named
 

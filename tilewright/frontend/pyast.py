@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tilewright.cached import cached_property
@@ -16,6 +15,7 @@ from tilewright.frontend.identity import content_digest
 from tilewright.frontend.pyast_signature import IN, OUT, KernelSignature
 from tilewright.frontend.pyast_source import source_of
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 if TYPE_CHECKING:
     from tilewright.dialects import tile

@@ -9,7 +9,7 @@ import inspect
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import FunctionType
 from typing import Any, NoReturn
 
@@ -42,6 +42,7 @@ from tilewright.frontend.pyast_values import (
     number_of,
 )
 from tilewright.frontend.tracing import NoTraceError
+from tilewright.records import dataclass
 
 MAX_INLINE_DEPTH = 32
 TRACED = (TileValue, Affine, TileIndex, Ref)

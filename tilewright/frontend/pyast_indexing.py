@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import EllipsisType
 from typing import Any
 
@@ -37,6 +37,7 @@ from tilewright.frontend.pyast_values import (
     union_edges,
 )
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,14 @@ bool scalar that is true where they were taken.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from xdsl.ir import Block, SSAValue
 
 from tilewright.frontend.pyast_builder import KernelBuilder
 from tilewright.frontend.pyast_values import Counter, Edge, Edges, TileValue
+from tilewright.records import dataclass
 
 THEN, OTHERWISE = "then", "otherwise"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
@@ -24,6 +23,7 @@ from tilewright.errors import (
 )
 from tilewright.frontend.pyast_source import FunctionSource, source_of
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 IN, OUT, INOUT = "in", "out", "inout"  # as in the tile dialect, which is not imported for a cached program
 

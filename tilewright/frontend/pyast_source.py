@@ -7,13 +7,13 @@ import ast
 import functools
 import inspect
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from tilewright.errors import KernelSignatureError, SourceLocation
 from tilewright.frontend.identity import static_key
 from tilewright.frontend.references import free_names
+from tilewright.records import dataclass
 
 _FUTURES = functools.reduce(
     lambda flags, name: flags | getattr(__future__, name).compiler_flag, __future__.all_feature_names, 0

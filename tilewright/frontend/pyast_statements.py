@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 
 import numpy as np
@@ -39,6 +39,7 @@ from tilewright.frontend.pyast_values import (
     TileIndex,
     TileValue,
 )
+from tilewright.records import dataclass
 
 # What a loop's target is bound to, from the number of the trip.
 IndexOf = Callable[[Affine], Affine | TileIndex]

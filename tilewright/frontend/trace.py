@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from tilewright.array_digests import dense_view, digest_array
 from tilewright.dtypes import DType, as_dtype
 from tilewright.errors import ArgumentError, SourceLocation, TilewrightError, user_location
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 
 @dataclass(eq=False, slots=True)

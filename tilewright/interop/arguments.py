@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, DTypeError, ShapeError
 from tilewright.interop.narrow import STORAGES, Coded, from_codes, is_sequence, to_codes
 from tilewright.layout.dims import Dim
+from tilewright.records import dataclass
 
 # The element type of tensors of strings.
 STRINGS: np.dtype[Any] = np.dtype(np.str_)

@@ -7,7 +7,7 @@ moves elements moves the patterns. Every number of these types is an f32.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeGuard
 
 import ml_dtypes
@@ -16,6 +16,7 @@ import numpy as np
 from tilewright import api as tw
 from tilewright.api.array import Array
 from tilewright.api.lifting import constant
+from tilewright.records import dataclass
 
 Tensor = np.ndarray[Any, Any]
 

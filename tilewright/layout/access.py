@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import gcd, lcm, prod
@@ -23,6 +22,7 @@ from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.iters import XorTerm
 from tilewright.layout.layout import Layout
 from tilewright.layout.refinement import Content, Table, is_memory, plain_form, refine
+from tilewright.records import dataclass
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -8,11 +8,12 @@ is known exactly is a plain `int`; `Size` is any of the three.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd, lcm
 from typing import TypeAlias, TypeGuard
 
 from tilewright.errors import LayoutError
+from tilewright.records import dataclass
 
 
 def is_integer(value: object) -> TypeGuard[int]:

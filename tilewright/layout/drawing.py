@@ -6,12 +6,12 @@ The window of a layout that a drawing shows, and the banks of a memory, are here
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tilewright.errors import LayoutError
 from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.layout import Layout
+from tilewright.records import dataclass
 
 if TYPE_CHECKING:
     from tilewright.layout.access import MemoryPorts

@@ -9,12 +9,12 @@ Counted element by element from the two layouts, for drawings; what an access co
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 from tilewright.layout.access import MemoryPorts, register_access
 from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.drawing import banks_of
 from tilewright.layout.layout import Layout
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ A dim's digits are written outermost first. The weight of a digit is the product
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import TypeAlias, TypeVar
@@ -23,6 +23,7 @@ from tilewright.layout.dims import (
     static,
     upper_bound,
 )
+from tilewright.records import dataclass
 
 NO_AXIS = "_"
 """The axis of a digit of stride 0 in canonical form: such a digit moves along no axis."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -35,6 +35,7 @@ from tilewright.layout.iters import (
     fuse_digits,
     weighted,
 )
+from tilewright.records import dataclass
 
 
 class LinearTerm(NamedTuple):

@@ -9,7 +9,6 @@ strides may be anything, a pitch or a swizzle included.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from tilewright.layout.dims import ceil_divide, static
 from tilewright.layout.iters import NO_AXIS, Iter, fuse_digits, weighted
 from tilewright.layout.layout import Layout
 from tilewright.layout.operations import canonical, trim
+from tilewright.records import dataclass
 
 
 class IndexDigit(NamedTuple):

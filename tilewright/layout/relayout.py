@@ -11,7 +11,6 @@ of a sum are combined on the way. The layout solver, the cost model and the emit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
@@ -19,6 +18,7 @@ from tilewright.dtypes import DType
 from tilewright.layout.axes import Kind
 from tilewright.layout.layout import Layout
 from tilewright.machines.machine import Machine
+from tilewright.records import dataclass
 
 
 class Move(StrEnum):

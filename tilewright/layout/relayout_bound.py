@@ -8,7 +8,6 @@ layouts first compares pairs by these, and plans only what it would choose.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -24,6 +23,7 @@ from tilewright.layout.iters import NO_AXIS, fuse_digits, weighted
 from tilewright.layout.layout import Layout
 from tilewright.layout.refinement import is_memory, plain_form
 from tilewright.machines.machine import Machine
+from tilewright.records import dataclass
 
 Seconds = np.ndarray[Any, np.dtype[np.float64]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]

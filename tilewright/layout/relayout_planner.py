@@ -7,7 +7,7 @@ of such parts are not overlapped: a plan is compared with plans, and a step's ti
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
@@ -39,6 +39,7 @@ from tilewright.layout.refinement import Content, Copy, IndexDigit, Slot, Table,
 from tilewright.layout.relayout import Move, Plan, Reason, Step
 from tilewright.layout.scratch import Arrangement, arrangements, in_order, lanes_first
 from tilewright.machines.machine import Link, Machine, Memory
+from tilewright.records import dataclass
 
 REGISTER_BYTES = 4
 # Elements so far apart are loaded and stored as whole vectors whose lanes are shuffled: farther apart, a gather of

@@ -9,13 +9,13 @@ by XOR so that the lanes of neither side meet in a bank (the idea of Triton's li
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from tilewright.layout.access import MemoryPorts
 from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.iters import XorTerm
 from tilewright.layout.refinement import Content, IndexDigit, Slot, Table, index_digits, is_bitwise
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from tilewright.errors import LayoutBudgetError, LayoutConflictError, SourceLoca
 from tilewright.layout.conflicts import smallest_conflict
 from tilewright.layout.elimination import Array, Found, OutOfBudget, Search, Table
 from tilewright.layout.pair_costs import PairCost, PairCosts
+from tilewright.records import dataclass
 
 Value = Hashable
 ValueCost = Callable[[Any], "float | None"]

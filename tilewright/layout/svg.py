@@ -10,7 +10,6 @@ from __future__ import annotations
 import colorsys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape, quoteattr
 
@@ -18,6 +17,7 @@ from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.dims import static
 from tilewright.layout.drawing import Banks, Part, banks_of, checked_window, copies_of
 from tilewright.layout.layout import Layout
+from tilewright.records import dataclass
 
 if TYPE_CHECKING:
     from tilewright.layout.access import MemoryPorts

@@ -7,7 +7,7 @@ output that moves no data (`image`), and back (`preimage`).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.errors import LayoutError
 from tilewright.layout.dims import Size, is_integer, multiply, upper_bound
@@ -25,6 +25,7 @@ from tilewright.layout.iters import (
 )
 from tilewright.layout.layout import Layout
 from tilewright.layout.operations import checked_dim, forward_copies
+from tilewright.records import dataclass
 
 
 def permute(layout: Layout, order: Sequence[int]) -> Layout:

@@ -3,10 +3,10 @@ and how long each takes. The numbers are in the machine's file, with their sourc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
 
 from tilewright.cached import cached_property
+from tilewright.records import dataclass
 
 DRAM_READ, DRAM_WRITE, CORE_READ, CORE_WRITE, LOCAL = "dram_read", "dram_write", "core_read", "core_write", "local"
 TRANSFERS = (DRAM_READ, DRAM_WRITE, CORE_READ, CORE_WRITE, LOCAL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from functools import cache
 from importlib import resources
@@ -14,6 +14,7 @@ from typing import Any
 from tilewright.dtypes import DType, by_name, u32
 from tilewright.errors import CompilerBug, TargetError
 from tilewright.machines.core_grid import CoreGrid, Transfer
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

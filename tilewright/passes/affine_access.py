@@ -7,7 +7,6 @@ or a constant when `dim` is None. A `Form` is a coordinate of a ref as a linear 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -23,6 +22,7 @@ from xdsl.ir.affine.affine_expr import (
 
 from tilewright.dialects import tile
 from tilewright.layout import Layout
+from tilewright.records import dataclass
 
 
 class Index(NamedTuple):

@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from xdsl.dialects.builtin import FileLineColLoc, ModuleOp
-from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation
 
 from tilewright.dialects import tile
+from tilewright.dialects.func import FuncOp
 from tilewright.errors import CompilerBug
 from tilewright.machines.machine import Machine
 from tilewright.passes.fallbacks import Fallbacks
 from tilewright.passes.requested import RequestedSchedules
+from tilewright.records import dataclass
 from tilewright.schedules import Schedule
 
 

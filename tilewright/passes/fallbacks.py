@@ -9,12 +9,13 @@ plans.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import log2
 from typing import ClassVar
 
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.machines.machine import Machine
+from tilewright.records import dataclass
 
 # Levels after which a plan gets no smaller: tiles of a sixty-fourth of the elements along one dimension.
 MOST_LEVELS = 6

@@ -44,19 +44,20 @@ After:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
-from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type
+from tilewright.dialects.func import ReturnOp
 from tilewright.dialects.rewriting import yielded
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.passes.array.lifetimes import all_users, storage
 from tilewright.passes.base import Unit
 from tilewright.passes.layouts.layout_rules import location_of
 from tilewright.passes.program_memory import ARENA, CONSTANT, INPUT, OUTPUT, MemoryPlan, Place
+from tilewright.records import dataclass
 from tilewright.runtime.host_program import Copy, HostProgram, If, Launch, Slot, Step, While
 
 LibraryKernels = Mapping[array.LibraryCallOp, str]

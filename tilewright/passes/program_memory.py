@@ -33,17 +33,18 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
-from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from tilewright.dialects import array, scheduled, tile
 from tilewright.dialects.base import array_type, layout_text
+from tilewright.dialects.func import ReturnOp
 from tilewright.dialects.rewriting import in_block, yielded
 from tilewright.passes.array.lifetimes import all_users, ends_with, storage
 from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 ALIGNMENT_BYTES = 64
 INPUT, OUTPUT, CONSTANT, ARENA = "input", "output", "constant", "arena"

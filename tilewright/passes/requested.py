@@ -8,9 +8,10 @@ a kernel without room may have been replaced by others.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilewright.errors import ScheduleError, TilewrightError
+from tilewright.records import dataclass
 from tilewright.schedules import Request, Schedule
 
 Kinds = tuple[type[Schedule], ...]

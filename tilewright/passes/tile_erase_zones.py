@@ -30,12 +30,12 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.dialects import tile
 from tilewright.options import current
 from tilewright.passes.base import Remark, Unit
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,6 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.ir import Operation, SSAValue
@@ -54,6 +53,7 @@ from tilewright.dialects.rewriting import block_of, erase
 from tilewright.dtypes import DType
 from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

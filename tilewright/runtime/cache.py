@@ -18,7 +18,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ import numpy as np
 from tilewright.errors import ArgumentError
 from tilewright.events import emit
 from tilewright.options import current
+from tilewright.records import dataclass
 from tilewright.runtime.cache_directory import own_files
 from tilewright.runtime.cache_index import CacheIndex, Row
 from tilewright.runtime.container import constants_digest

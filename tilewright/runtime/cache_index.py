@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ import msgspec
 from tilewright.errors import OptionError
 from tilewright.events import emit
 from tilewright.locks import ForkBarrier, Lock
+from tilewright.records import dataclass
 from tilewright.runtime.cache_directory import claimed, is_entry_file
 
 INDEX = "index.sqlite"

@@ -17,13 +17,13 @@ import mmap
 import os
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from tilewright.errors import ProgramFileError
+from tilewright.records import dataclass
 from tilewright.runtime.abi import round_up
 from tilewright.runtime.files import IrregularFileError, open_regular, replacing
 from tilewright.runtime.manifest import FORMAT_VERSION, Constant, Manifest, check, decode, encode

@@ -11,13 +11,13 @@ import functools
 import hashlib
 import mmap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from tilewright.records import dataclass
 from tilewright.runtime.cache import CompileCache
 from tilewright.runtime.container import Bytes
 from tilewright.runtime.manifest import Constant, place_constants

@@ -10,11 +10,12 @@ cycles. Edges for which there was no room are counted, not noted.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
+
+from tilewright.records import dataclass
 
 HEADER_WORDS, EDGE_WORDS = 6, 2
 START, PLACE, STOP = 0, 2, 4

@@ -7,7 +7,7 @@ Control flow may differ between devices, but not so that one of a group comes to
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
@@ -16,6 +16,7 @@ from xdsl.ir import Block
 from tilewright import collectives
 from tilewright.dialects import array
 from tilewright.errors import ArgumentError, MeshError
+from tilewright.records import dataclass
 from tilewright.semantics.array import Interpreter, Steps, Tensor, exchange
 from tilewright.semantics.cores.reports import location_of
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from tilewright.errors import TargetError, UnsupportedOnTargetError
+from tilewright.records import dataclass
 from tilewright.runtime.manifest import ArraySpec
 from tilewright.runtime.program_file import UNSETTLED, Settled
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.cli.bench_suites.case import Array, Case, Ways, error_bound, normal, onnx_model
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

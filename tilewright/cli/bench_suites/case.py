@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from tilewright.dtypes import by_name
 from tilewright.errors import CompilerBug
+from tilewright.records import dataclass
 
 if TYPE_CHECKING:
     from tilewright.schedules import Schedule

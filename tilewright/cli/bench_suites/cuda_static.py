@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,6 +12,7 @@ import tilewright as tw
 from tilewright.cli.bench_suites.case import CompilerCase
 from tilewright.dtypes import DType
 from tilewright.errors import ToolFailure
+from tilewright.records import dataclass
 
 if TYPE_CHECKING:
     from tilewright.targets.cuda.target import CudaProgram

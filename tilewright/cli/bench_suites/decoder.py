@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from tilewright.cached import cached_property
 from tilewright.cli.bench_suites.case import Array, Case, onnx_model
 from tilewright.cli.bench_suites.model_support import OnnxGraph, Weights, load_example
+from tilewright.records import dataclass
 
 EXAMPLE = "02_llama_decoder"
 

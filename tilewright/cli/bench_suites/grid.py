@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import tilewright as tw
 from tilewright.cli.bench_suites.case import CompilerCase
 from tilewright.errors import ToolFailure
+from tilewright.records import dataclass
 
 if TYPE_CHECKING:
     from tilewright.passes.base import Pass, Unit
@@ -39,6 +39,9 @@ class Schedule:
 
         made = tile_to_cores(buffers=self.buffers)
         return [each for each in made if self.multicasts or not isinstance(each, ScheduledMulticastFetchesPass)]
+
+
+_DEFAULTS = Schedule()
 
 
 _OTHERS = {
@@ -82,7 +85,7 @@ def _case(
     function: Callable[..., Any],
     types: tuple[tw.ShapeDtype, ...],
     machine: str,
-    schedule: Schedule = Schedule(),
+    schedule: Schedule = _DEFAULTS,
 ) -> CompilerCase:
     run = partial(_timed, function, types, machine, schedule)
     return CompilerCase(name, run, _LIMIT_S, partial(figures, types))

@@ -9,7 +9,6 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +19,7 @@ import platformdirs
 
 from tilewright.cli.bench_suites.case import Array, Case
 from tilewright.errors import ResourceUnavailable
+from tilewright.records import dataclass
 
 # Beyond what rounding explains: users ask for results within this of ONNX Runtime's.
 TOLERANCE = 1e-3

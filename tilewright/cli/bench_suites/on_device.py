@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -27,6 +26,7 @@ from tilewright.cli.bench_suites.case import (
     picked,
 )
 from tilewright.dtypes import by_name
+from tilewright.records import dataclass
 
 Sizes = tuple[int, int, int]
 _LARGE: tuple[Sizes, ...] = ((4096, 4096, 4096), (8192, 8192, 8192))

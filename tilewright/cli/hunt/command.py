@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from tilewright.cli.hunt.measurer import Measurer
 from tilewright.cli.hunt.program import Program, Record
 from tilewright.cli.hunt.shrink import shrunk
 from tilewright.cli.report import Report, make_table, seconds_text
+from tilewright.records import dataclass
 
 if TYPE_CHECKING:
     from rich.console import Console

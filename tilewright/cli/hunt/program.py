@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from tilewright.dtypes import by_name
 from tilewright.errors import ArgumentError
+from tilewright.records import dataclass
 
 Tensor: TypeAlias = Any  # an array of any library
 Library: TypeAlias = Any  # its module: numpy, jax.numpy, torch or tilewright

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -21,6 +20,7 @@ from tilewright.dialects import cores, tile
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.layout.catalogue.placements import Numbers, Placement, page_matrix
 from tilewright.machines.core_grid import CORE_READ, CORE_WRITE, DRAM_READ, DRAM_WRITE, LOCAL, CoreGrid
+from tilewright.records import dataclass
 from tilewright.semantics.cores.holders import holders_of
 from tilewright.semantics.tile import Tensor, evaluate_map
 

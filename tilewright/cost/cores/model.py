@@ -9,7 +9,7 @@ move pages of arrays.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 from xdsl.ir import Operation, SSAValue
@@ -19,6 +19,7 @@ from tilewright.cost.cores.paths import Path, compute_path, ends_of, mover_path
 from tilewright.cost.cores.work import CONFIGURES, compute_work
 from tilewright.dialects import cores, tile
 from tilewright.machines.core_grid import CoreGrid
+from tilewright.records import dataclass
 from tilewright.semantics.cores.agents import PACK, PARTS
 from tilewright.semantics.cores.static_walk import Place, cores_alike
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 from xdsl.ir import Operation, SSAValue
@@ -18,6 +18,7 @@ from tilewright.cost.cores.work import array_holders, compute_work, element_runs
 from tilewright.dialects import cores, tile
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.core_grid import CORE_READ, CORE_WRITE, DRAM_READ, DRAM_WRITE, LOCAL, CoreGrid
+from tilewright.records import dataclass
 from tilewright.semantics.cores.holders import Holders
 from tilewright.semantics.cores.line_steps import merges
 from tilewright.semantics.cores.row_steps import part_of

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, prod
 
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.core_grid import CORE_WRITE, DRAM_READ, CoreGrid
+from tilewright.records import dataclass
 
 # Pages of a tile: enough that a queue's step costs little beside them.
 _LOOP_PAGES = 8

@@ -6,7 +6,6 @@ The numbers are those that the simulator counts: `tests/cores/test_core_model.py
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -16,6 +15,7 @@ from tilewright import ops
 from tilewright.dialects import cores, tile
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.core_grid import CoreGrid
+from tilewright.records import dataclass
 from tilewright.semantics.cores.agents import MATH, PACK, PARTS, UNPACK
 from tilewright.semantics.cores.element_steps import element_of
 from tilewright.semantics.cores.holders import Holders, holders_of

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 
 from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine, Memory
+from tilewright.records import dataclass
 
 # Sums of more positions than this are not written out.
 MOST_TAPS = 128

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from xdsl.ir import Block, Operation
 
@@ -13,6 +12,7 @@ from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type
 from tilewright.machines.machine import Machine
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 # Fraction of the FMA peak that the micro-kernels reach on large blocks.
 PRODUCT_EFFICIENCY = 0.85

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from functools import cache
 
@@ -26,6 +26,7 @@ from tilewright.cost.tiles import MatmulTile, dividing_split, even_split
 from tilewright.cost.vectors.register_blocks import RegisterBlock, product_seconds, register_blocks
 from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine
+from tilewright.records import dataclass
 
 # The left operand, from the second- or third-level cache, and what is added from memory; the right one, from the
 # first-level cache in panels and in rows, from the second-level one in panels, in rows so near each other that the

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 
 from tilewright.cost.tiles import dividing_split, even_split
 from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine
+from tilewright.records import dataclass
 
 # Threads for which the steps of a reduction are chosen, and whole tiles where they decide in which order is added up:
 # sums must not depend on how many threads there are. What four can share is shared well by two, and tiles for more have

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewright.cost.tiles import even_split
 from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine
+from tilewright.records import dataclass
 
 # How much of what runs beside the longest stream still shows. With it the order of blocks of 1 to 4 vectors is the
 # measured one, on an AVX-512 server with 512-bit and with 256-bit vectors, products of 256 to 1024 a side.

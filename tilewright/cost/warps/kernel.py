@@ -7,7 +7,6 @@ for the block indices that it depends on; a loop whose end depends on anything e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import ceil, prod
 from statistics import fmean
 
@@ -20,6 +19,7 @@ from tilewright.dialects.base import array_type
 from tilewright.dialects.scheduled.tensor_memory import TensorMmaOp
 from tilewright.machines.machine import Machine
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 # Blocks for which the trips of loops are evaluated: all of a persistent kernel, evenly spaced ones of a larger grid.
 _SAMPLES = 1024

@@ -6,10 +6,9 @@ with what the system reserves of it. The units are in the machine file.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewright.errors import TargetError
 from tilewright.machines.machine import Machine, Residency
+from tilewright.records import dataclass
 
 BLOCKS, WARPS, REGISTERS, SHARED = "blocks", "warps", "registers", "shared memory"
 

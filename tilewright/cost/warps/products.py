@@ -8,7 +8,6 @@ are those of the slowest of arithmetic, of what warps read in shared memory and 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from math import ceil
 
@@ -16,6 +15,7 @@ from tilewright.cost.tiles import MatmulTile
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.machines.machine import AtomFamily, Machine, MatrixAtom
+from tilewright.records import dataclass
 
 WARPGROUP = 4  # warps
 _SIDES = (16, 32, 64, 128, 256)

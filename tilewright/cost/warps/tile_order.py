@@ -22,8 +22,9 @@ columns, or in groups of one that share rows, and load so much less from the cac
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import ceil
+
+from tilewright.records import dataclass
 
 # Groups that are looked at are powers of two, and so many equal parts of all rows, which leave no smaller group.
 _MOST_PARTS = 8

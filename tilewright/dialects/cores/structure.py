@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xdsl.dialects.builtin import (
     IndexType,
@@ -18,8 +18,6 @@ from xdsl.irdl import (
     param_def,
     traits_def,
 )
-from xdsl.parser import AttrParser
-from xdsl.printer import Printer
 from xdsl.traits import IsTerminator
 from xdsl.utils.exceptions import VerifyException
 
@@ -32,6 +30,10 @@ from tilewright.layout.catalogue.device_tiles import FORMATS, TILE, TileFormat
 from tilewright.layout.catalogue.placements import Pages
 from tilewright.layout.dims import static
 from tilewright.machines.core_grid import CoreGrid
+
+if TYPE_CHECKING:
+    from xdsl.parser import AttrParser
+    from xdsl.printer import Printer
 
 READER, WRITER, COMPUTE = "reader", "writer", "compute"
 ROLES = (READER, WRITER, COMPUTE)

@@ -9,7 +9,6 @@ do, and so what they share of what they read.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 from xdsl.dialects.builtin import IndexType
@@ -21,6 +20,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from tilewright.dialects.base import PlainOp
 from tilewright.dialects.fields import Results, attribute, operands, operation, results
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

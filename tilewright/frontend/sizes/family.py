@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from tilewright.frontend.trace import Graph, Node, Value
+from tilewright.records import dataclass
 
 # A size, or another integer of a trace, in each of the traces: that of the bucket's largest sizes comes first.
 Sizes: TypeAlias = tuple[int, ...]

@@ -11,13 +11,14 @@ import fractions
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tilewright.frontend.sizes.family import NotUniform
 from tilewright.frontend.sizes.plan import CallPlan
+from tilewright.records import dataclass
 
 # The sizes of a call, one for each symbol.
 Point = tuple[int, ...]

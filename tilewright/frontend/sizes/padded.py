@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from tilewright.frontend.sizes.axes import Axes, Axis, is_padded, plain
 from tilewright.frontend.sizes.family import Family, NotUniform, Sizes, Trace, varies
 from tilewright.frontend.trace import Graph, Node, Value
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 # Gives an argument of the padded program from the trace at the sizes of a call.
 Reading = Callable[[Trace], Any]

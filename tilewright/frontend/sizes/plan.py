@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -15,6 +14,7 @@ from tilewright.frontend.sizes.padded import Builder, Parameter, Reading
 from tilewright.frontend.sizes.rules import build_nodes
 from tilewright.frontend.trace import Graph
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 Tensor = np.ndarray[Any, Any]
 

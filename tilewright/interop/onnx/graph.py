@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -19,6 +19,7 @@ from tilewright.interop.onnx.protobuf import Proto, onnx
 from tilewright.interop.onnx.registry import Node, Rule, find_rule, lifted, takes_narrow
 from tilewright.interop.onnx.schemas import local_function, node_name, qualified, reads_of, schema_of
 from tilewright.interop.onnx.tensors import STORAGE, Tensor, decode
+from tilewright.records import dataclass
 
 # An array, its bit patterns where no array has its type, a list of them (a sequence), or None (an absent optional).
 Value = Any

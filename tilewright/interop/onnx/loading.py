@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tilewright.errors import ModelFileError
 from tilewright.interop.onnx.protobuf import Proto, onnx
 from tilewright.interop.onnx.tensors import decode
+from tilewright.records import dataclass
 
 # The newest opset of the standard domain whose operators were read when the rules here were written.
 NEWEST_OPSET = 28

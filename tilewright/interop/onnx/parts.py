@@ -7,7 +7,7 @@ that depend on constants alone belong to each part that reads them, which may th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +21,7 @@ from tilewright.interop.onnx.loading import LoadedModel
 from tilewright.interop.onnx.protobuf import Proto, onnx
 from tilewright.interop.onnx.schemas import node_name, reads_of
 from tilewright.interop.onnx.tensors import STRING, decode, decode_strings
+from tilewright.records import dataclass
 from tilewright.runtime.dlpack import to_numpy
 
 

@@ -10,7 +10,7 @@ import bisect
 import functools
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from tilewright.api.array import Array, located
 from tilewright.api.lifting import constant
 from tilewright.errors import DataDependentShapeError, ModelFileError, UnsupportedOperatorError
 from tilewright.interop.narrow import STORAGES, Coded, to_codes
+from tilewright.records import dataclass
 
 Tensor = np.ndarray[Any, Any]
 Rule = Callable[..., Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from tilewright import dtypes
 from tilewright.dtypes import DType
 from tilewright.interop.narrow import STORAGES
+from tilewright.records import dataclass
 
 Tensor = np.ndarray[Any, Any]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from tilewright.layout.construct import distributed
 from tilewright.layout.iters import Iter, Replica
 from tilewright.layout.layout import Layout
 from tilewright.layout.text import format_layout, parse_layout
+from tilewright.records import dataclass
 
 Tensor = np.ndarray[Any, Any]
 # An array, or its bit patterns where no array has its type.

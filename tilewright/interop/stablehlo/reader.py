@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tilewright.api.array import located
@@ -16,6 +16,7 @@ from tilewright.collectives import MAX_DEVICES
 from tilewright.errors import UnsupportedOperatorError
 from tilewright.interop.stablehlo.attributes import AttributeReader
 from tilewright.interop.stablehlo.ir import Block, Function, FunctionType, Mesh, Module, Operation, TensorType
+from tilewright.records import dataclass
 
 _VALUE = re.compile(r"%[\w.$-]+(#\d+)?")
 _RESULT = re.compile(r"(%[\w.$-]+)(?::(\d{1,6}))?")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tilewright.api.array import Array, located
@@ -14,6 +14,7 @@ from tilewright.api.lifting import constant, full
 from tilewright.errors import ModelFileError, UnsupportedOperatorError
 from tilewright.interop.narrow import STORAGES, Coded, to_codes
 from tilewright.interop.stablehlo.ir import Block, Dense, Module, Operation, TensorType
+from tilewright.records import dataclass
 
 Rule = Callable[..., Any]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from tilewright.api.array import Array, located
@@ -15,6 +14,7 @@ from tilewright.interop.stablehlo.ir import Block, Function, Module, Operation, 
 from tilewright.interop.stablehlo.operators.calls import TARGETS
 from tilewright.interop.stablehlo.reader import unsupported_operations
 from tilewright.interop.stablehlo.registry import Entry, Node, find
+from tilewright.records import dataclass
 
 # What malformed attributes and operands make of plain Python in a rule.
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from tilewright import events
@@ -17,6 +17,7 @@ from tilewright.interop.torch.ranges import OutOfRange, RangedGraph
 from tilewright.interop.torch.registry import CHECKS, find_rule, name_of
 from tilewright.interop.torch.specialise import Specialised, has_symbols
 from tilewright.interop.torch.walk import WRITTEN, unsupported_error, unsupported_operators
+from tilewright.records import dataclass
 
 Compiled = Callable[[list[Any]], Any]
 

@@ -6,7 +6,6 @@ import importlib
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,6 +37,7 @@ from tilewright.interop.torch.walk import (
 from tilewright.layout.dims import Dim
 from tilewright.locks import Lock
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 from tilewright.runtime.dlpack import to_numpy
 
 

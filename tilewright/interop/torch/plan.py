@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from tilewright.interop.torch.walk import (
     value_of,
     why_not_array,
 )
+from tilewright.records import dataclass
 
 # ---- compiled parts -------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tilewright import events
@@ -32,6 +32,7 @@ from tilewright.interop.torch.specialise import Specialised, specialise
 from tilewright.interop.torch.walk import is_tensor, operands_of, tensors_in, value_of
 from tilewright.locks import Lock
 from tilewright.options import current
+from tilewright.records import dataclass
 
 # The largest size of the first bucket; from there on buckets double. Sizes that hardly matter have wider buckets: those
 # whose work at the largest sizes is at most so much more.

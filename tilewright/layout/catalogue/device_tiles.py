@@ -7,7 +7,7 @@ then for each element its sign and 7 bits of magnitude, the leading one among th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from tilewright.records import dataclass
 
 TILE = 32
 FACE = 16

@@ -8,7 +8,7 @@ Microscaling Formats (MX) 1.0; NVIDIA's NVFP4 and the scale layouts of cuBLAS an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.errors import LayoutError
 from tilewright.layout.catalogue.grid import tile_faces
@@ -17,6 +17,7 @@ from tilewright.layout.construct import row_major
 from tilewright.layout.dims import is_integer
 from tilewright.layout.iters import NO_AXIS, Digits, Iter
 from tilewright.layout.layout import Layout
+from tilewright.records import dataclass
 
 _SHARING = 16
 """Values that share an exponent in a block float tile: one row of a face."""

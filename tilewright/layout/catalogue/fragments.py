@@ -7,7 +7,6 @@ group_fragments("wgmma").accumulator((128, 64), 2)                # of two group
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -23,6 +22,7 @@ from tilewright.layout.catalogue.nvidia_tensor_memory import tcgen05_registers
 from tilewright.layout.iters import Iter
 from tilewright.layout.layout import Layout
 from tilewright.layout.operations import product
+from tilewright.records import dataclass
 
 Shape = Sequence[int]
 _Fragments = TypeVar("_Fragments")

@@ -6,12 +6,13 @@ A paging names dims of a tile, and is worked out before tiles and queues exist; 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.layout.catalogue.grid import paged_tile
 from tilewright.layout.layout import Layout
+from tilewright.records import dataclass
 
 ABSENT = -1
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -26,6 +25,7 @@ from tilewright.layout.catalogue.grid import block_sharded, fold_cores, nd_shard
 from tilewright.layout.construct import row_major
 from tilewright.layout.layout import Layout
 from tilewright.layout.operations import rename_axis
+from tilewright.records import dataclass
 
 Numbers = np.ndarray[Any, Any]
 DRAM, L1, ROW_MAJOR = "dram", "l1", "row-major"

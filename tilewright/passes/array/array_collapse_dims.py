@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
@@ -46,6 +45,7 @@ from tilewright.passes.array.fusion import ELEMENTWISE, is_splat, is_unit_reshap
 from tilewright.passes.base import Remark, Unit, blocks_of
 from tilewright.passes.kernels.lower_loop_group import group_space
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

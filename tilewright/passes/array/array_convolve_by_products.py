@@ -47,7 +47,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 import numpy as np
@@ -65,6 +65,7 @@ from tilewright.passes.base import Remark, Unit, blocks_of, microseconds, where
 from tilewright.passes.kernels.contract_facts import accumulator_of
 from tilewright.passes.kernels.warp_products import is_multiplied_by_warps, row_product
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 # How much longer the convolution must take as it is: the prediction is no surer, and more kernels have to be compiled.
 _WORTH = 1.25

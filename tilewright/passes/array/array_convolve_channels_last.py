@@ -39,7 +39,6 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -56,6 +55,7 @@ from tilewright.passes.array.permuted_values import PermutedValues
 from tilewright.passes.base import Remark, Unit, blocks_of, microseconds, where
 from tilewright.passes.kernels.contract_facts import accumulator_of
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.ir import Block, Operation, SSAValue
@@ -34,6 +33,7 @@ from tilewright.dialects.base import array_type
 from tilewright.dialects.cores import same_pages
 from tilewright.passes.array.fusion import is_unit_reshape, make_group, users
 from tilewright.passes.base import Unit, blocks_of
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.ir import Operation
@@ -31,6 +30,7 @@ from tilewright.dialects.rewriting import erase, insert_before
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.passes.base import Unit, blocks_of
 from tilewright.passes.layouts.layout_rules import location_of
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

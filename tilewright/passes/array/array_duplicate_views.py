@@ -21,7 +21,6 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.ir import Block, Operation
@@ -29,6 +28,7 @@ from xdsl.ir import Block, Operation
 from tilewright.dialects.rewriting import in_block
 from tilewright.passes.array.fusion import inline_closure, is_inline, make_group
 from tilewright.passes.base import Unit, blocks_of
+from tilewright.records import dataclass
 
 # Views that lie one behind the other, through which a kernel reads.
 MOST_VIEWS = 64

@@ -44,7 +44,6 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -71,6 +70,7 @@ from tilewright.passes.kernels.lower_attention_group import (
     repeat_of,
 )
 from tilewright.passes.kernels.planners import planner_for
+from tilewright.records import dataclass
 
 # Operations between the products: scores that go through more are computed by kernels of their own.
 MOST_SCORE_OPERATIONS = 64

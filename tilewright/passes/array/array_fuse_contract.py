@@ -27,7 +27,6 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.ir import Block, Operation
@@ -44,6 +43,7 @@ from tilewright.passes.array.fusion import (
     users,
 )
 from tilewright.passes.base import Remark, Unit, blocks_of, where
+from tilewright.records import dataclass
 
 LARGEST_EPILOGUE = 48
 

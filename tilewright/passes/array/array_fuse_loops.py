@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 from xdsl.ir import Block, Operation, SSAValue
@@ -54,6 +54,7 @@ from tilewright.passes.kernels.lower_loop_group import is_short_transpose
 from tilewright.passes.kernels.lower_ordered_group import ORDERED
 from tilewright.passes.kernels.planners import KernelPlanner, planner_for
 from tilewright.passes.kernels.tile_builder import PULLABLE
+from tilewright.records import dataclass
 
 LARGEST_GROUP = 64
 # Arrays that a group reads and stores: a kernel has a pointer to each, a core a queue for the pages of each.

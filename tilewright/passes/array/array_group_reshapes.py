@@ -28,12 +28,12 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.passes.array.array_copy_reshapes import changes_pages
 from tilewright.passes.array.fusion import make_group
 from tilewright.passes.base import Unit, blocks_of
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

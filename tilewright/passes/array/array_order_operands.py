@@ -38,7 +38,7 @@ After:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -56,6 +56,7 @@ from tilewright.passes.base import Remark, Unit, blocks_of, microseconds, where
 from tilewright.passes.kernels.contract_facts import untransposed
 from tilewright.passes.kernels.warp_products import multiplied_as, piece_bytes, piece_of_rows, warp_product
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 _WHY = "rows along the contracted dimension"
 # What the rows of operands may be made multiples of: the least that a lane copies, and what the machine copies by

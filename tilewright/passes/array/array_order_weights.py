@@ -27,7 +27,6 @@ After:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -39,6 +38,7 @@ from tilewright.passes.array.array_simplify import captured, constant_value
 from tilewright.passes.array.fusion import inline_closure, is_splat, make_group
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.passes.kernels.warp_products import is_multiplied_by_warps
+from tilewright.records import dataclass
 
 _WHY = "weights by window position"
 

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -40,6 +39,7 @@ from tilewright.errors import LinearAlgebraError
 from tilewright.passes.array.fusion import is_splat
 from tilewright.passes.base import Unit, blocks_of
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 from tilewright.semantics.array import apply as evaluate
 
 ROUNDS = 4

@@ -24,7 +24,6 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.ir import Operation, SSAValue
@@ -36,6 +35,7 @@ from tilewright.dialects.rewriting import insert_like
 from tilewright.passes.array.split_sums import LEAST_PART, parts_of, replace_by_parts
 from tilewright.passes.base import Remark, Unit, blocks_of
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 # Results of a product that make too few tiles for many threads, and the least multiplications worth the second kernel.
 FEW_PRODUCTS = 128 * 128

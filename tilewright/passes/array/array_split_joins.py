@@ -25,7 +25,6 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.ir import Block, Operation, SSAValue
@@ -34,6 +33,7 @@ from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 MOST_OPERANDS = 16
 # Loops that are cut where an operand ends copy each element once; one for each operand bounds the code.

@@ -21,7 +21,6 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.cost.split_k import split_k
@@ -31,6 +30,7 @@ from tilewright.passes.array.split_sums import replace_by_parts
 from tilewright.passes.base import Remark, Unit, blocks_of, microseconds, where
 from tilewright.passes.kernels.warp_products import piece_bytes, warp_product
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.cost.warps.loops import reduction_blocks
@@ -31,6 +30,7 @@ from tilewright.passes.array.fusion import describe
 from tilewright.passes.array.split_sums import LEAST_PART, MOST_PARTS, parts_of, replace_by_parts
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 # The most results, which are one tile, and the fewest elements of a reduction in parts.
 FEW_RESULTS = 8

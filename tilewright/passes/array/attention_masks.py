@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from xdsl.ir import Operation, SSAValue
 
@@ -11,6 +10,7 @@ from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dialects.walks import producers_first
 from tilewright.passes.array.fusion import ELEMENTWISE, is_splat, is_unit_reshape
+from tilewright.records import dataclass
 
 # The comparisons as `sign * (a - b) + constant <= 0` of integers.
 _COMPARISONS = {"less_equal": (1, 0), "less": (1, 1), "greater_equal": (-1, 0), "greater": (-1, 1)}

@@ -7,7 +7,6 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
@@ -18,6 +17,7 @@ from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine
 from tilewright.passes.array.permuted_values import PermutedValues
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 
 @dataclass

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from xdsl.ir import Attribute, Block, Operation, SSAValue
@@ -19,6 +19,7 @@ from tilewright.dialects.rewriting import erase
 from tilewright.dtypes import DType
 from tilewright.passes.array.fusion import is_splat
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 Permutation = tuple[int, ...]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.cost.warps.products import TENSOR_COPY_BYTES, WarpProduct, warp_product_seconds
 from tilewright.dialects import array
@@ -19,6 +19,7 @@ from tilewright.dialects.base import array_type
 from tilewright.machines.machine import Machine
 from tilewright.passes.kernels.contract_facts import accumulator_of
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 
 def _up(size: int, multiple: int) -> int:

@@ -6,7 +6,6 @@ A condition is an expression that is 0 where a branch is taken, or where it is n
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Operation, SSAValue
@@ -15,6 +14,7 @@ from xdsl.ir.affine import AffineExpr
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type
 from tilewright.passes.cores.threads import divided, plus, times, with_symbols
+from tilewright.records import dataclass
 
 # More than two indices or counters of a kernel differ by.
 _FAR = 1 << 24

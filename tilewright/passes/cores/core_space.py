@@ -7,7 +7,6 @@ each, other windows are gathered element by element, or scattered a row of a fac
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 from xdsl.dialects.builtin import IndexType
@@ -22,6 +21,7 @@ from tilewright.layout.catalogue.placements import Placement
 from tilewright.machines.core_grid import DRAM_READ, DRAM_WRITE, CoreGrid
 from tilewright.passes.cores.page_windows import Window, window_of
 from tilewright.passes.cores.tile_facts import settled, stored_format
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

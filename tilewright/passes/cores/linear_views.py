@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -15,6 +14,7 @@ from tilewright.passes.cores.core_space import array_of, tile_shape
 from tilewright.passes.cores.page_windows import Sum, linear
 from tilewright.passes.cores.threads import plus, times
 from tilewright.passes.cores.tile_facts import index_range
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

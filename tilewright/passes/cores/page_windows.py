@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.ir.affine.affine_expr import (
@@ -16,6 +16,7 @@ from xdsl.ir.affine.affine_expr import (
 
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.layout.catalogue.paging import ABSENT, Paging
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

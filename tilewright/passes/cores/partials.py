@@ -8,7 +8,6 @@ each sends what it found, and after it adds one to a semaphore of the root, whic
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 from xdsl.ir import SSAValue
@@ -23,6 +22,7 @@ from tilewright.passes.cores.sections import Held
 from tilewright.passes.cores.threads import CORE_COLUMN, CORE_ROW, Scope, Threads, divided, plus, remainder, times
 from tilewright.passes.cores.tile_facts import changes_nothing
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 _ROW, _COLUMN = AffineExpr.symbol(CORE_ROW), AffineExpr.symbol(CORE_COLUMN)
 # By what tiles are reduced whose order does not matter.

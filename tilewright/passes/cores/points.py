@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 from xdsl.dialects.builtin import IndexType
@@ -13,6 +13,7 @@ from tilewright.dialects import tile
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.cores.page_windows import Sum, linear
 from tilewright.passes.cores.threads import CORE_COLUMN, CORE_ROW, ZERO, divided, plus, remainder, times
+from tilewright.records import dataclass
 
 
 @dataclass(eq=False)

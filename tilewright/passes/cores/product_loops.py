@@ -6,7 +6,6 @@ A section goes over places, which are those of the pages of the sums: row by row
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, SSAValue
@@ -18,6 +17,7 @@ from tilewright.dialects import cores, tile
 from tilewright.dialects.rewriting import in_block
 from tilewright.passes.cores.products import runs
 from tilewright.passes.cores.threads import ZERO, combined, divided, plus, remainder, times, with_dims, with_symbols
+from tilewright.records import dataclass
 from tilewright.semantics.tile import evaluate_map
 
 # Operations of a section, which reads pages and packs what it computes of them.

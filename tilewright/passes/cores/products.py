@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
@@ -11,6 +9,7 @@ from tilewright.cost.cores.tiles import product_blocks
 from tilewright.dialects import cores
 from tilewright.passes.cores.sections import Held, step
 from tilewright.passes.cores.threads import ZERO, Threads, divided, plus, remainder, times
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

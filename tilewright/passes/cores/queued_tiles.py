@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from xdsl.dialects.builtin import DenseArrayBase, i32
@@ -53,6 +52,7 @@ from tilewright.passes.cores.tile_facts import (
     unit_places,
 )
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 
 class QueuedTiles(LoadedTiles):

@@ -4,7 +4,6 @@ it has no way to reduce a page."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, i32
@@ -19,6 +18,7 @@ from tilewright.passes.cores.page_indices import page_index
 from tilewright.passes.cores.sections import Held, carrier_of, step
 from tilewright.passes.cores.threads import ZERO, Threads, divided, plus, remainder, times
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

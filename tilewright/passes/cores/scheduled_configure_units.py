@@ -133,13 +133,13 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import cores, tile
 from tilewright.passes.base import Unit
+from tilewright.records import dataclass
 
 # What each unit is set to; a unit that is not in it may have any state.
 _States = dict[str, str]

@@ -163,7 +163,6 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -183,6 +182,7 @@ from tilewright.passes.base import Remark, Unit
 from tilewright.passes.cores.memory import bytes_of
 from tilewright.passes.cores.product_loops import PLACE, Finish, Spot, Sum, by_place, finish_of, others_of, over_blocks
 from tilewright.passes.cores.threads import plus, times, with_dims, with_symbols
+from tilewright.records import dataclass
 from tilewright.semantics.tile import evaluate_map
 
 # Of a core's memory, what queues may take for more trips: arrays between kernels are there, too.

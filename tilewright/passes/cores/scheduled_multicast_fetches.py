@@ -99,7 +99,7 @@ After:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -111,6 +111,7 @@ from tilewright.dialects import cores, tile
 from tilewright.dialects.rewriting import erase
 from tilewright.passes.base import Remark, Unit, where
 from tilewright.passes.cores.threads import plus, with_dims
+from tilewright.records import dataclass
 from tilewright.semantics.tile import evaluate_map
 
 

@@ -123,7 +123,6 @@ After:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.ir import SSAValue
@@ -144,6 +143,7 @@ from tilewright.passes.cores.memory import aligned_bytes, queue_bytes
 from tilewright.passes.cores.tile_facts import stored_format
 from tilewright.passes.cores.tile_store_arrays import spread, store_arrays
 from tilewright.passes.layouts.layout_rules import location_of
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,6 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.dialects.builtin import FileLineColLoc
@@ -100,6 +99,7 @@ from tilewright.errors import ResourceExhausted
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.base import Remark, Unit, where
 from tilewright.passes.cores.memory import aligned_bytes, bytes_of
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,6 @@ After:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.ir import Block, Operation, SSAValue
@@ -102,6 +101,7 @@ from tilewright.errors import UnsupportedOnTargetError
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.base import Unit
 from tilewright.passes.layouts.layout_rules import location_of
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from xdsl.dialects.builtin import ArrayAttr, FloatAttr, f64
@@ -24,6 +24,7 @@ from tilewright.layout.catalogue.device_tiles import FORMATS
 from tilewright.layout.catalogue.paging import Paging
 from tilewright.passes.cores.threads import ZERO, Scope, Threads, divided, plus, remainder, times
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 # What padding holds: a number, something finite, or nothing that is known.
 FINITE = "finite"

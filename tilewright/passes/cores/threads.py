@@ -8,7 +8,7 @@ thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any
 
@@ -21,6 +21,7 @@ from tilewright.dialects import cores, tile
 from tilewright.dialects.fields import encode
 from tilewright.dialects.rewriting import block_of, erase
 from tilewright.layout.catalogue.paging import Paging
+from tilewright.records import dataclass
 
 CORE_ROW, CORE_COLUMN = 0, 1
 ZERO = AffineExpr.constant(0)

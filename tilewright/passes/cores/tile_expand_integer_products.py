@@ -89,7 +89,7 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from xdsl.ir import Operation, SSAValue
@@ -102,6 +102,7 @@ from tilewright.dialects.rewriting import block_of, erase
 from tilewright.dtypes import DType
 from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

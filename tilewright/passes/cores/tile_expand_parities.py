@@ -32,7 +32,6 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.ir import Operation, SSAValue
@@ -44,6 +43,7 @@ from tilewright.dialects.rewriting import block_of, erase
 from tilewright.dtypes import DType
 from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

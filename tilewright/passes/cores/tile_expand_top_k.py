@@ -35,7 +35,6 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.ir.affine import AffineExpr, AffineMap
@@ -46,6 +45,7 @@ from tilewright.dialects.base import array_type, tensor
 from tilewright.dialects.rewriting import erase, insert_like
 from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

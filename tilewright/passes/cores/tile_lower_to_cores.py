@@ -53,7 +53,6 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -99,6 +98,7 @@ from tilewright.passes.cores.tile_facts import (
 )
 from tilewright.passes.cores.unread import unread_dims
 from tilewright.passes.dead_code import drop_unused
+from tilewright.records import dataclass
 
 # What reduces bools, which are 0 or 1.
 

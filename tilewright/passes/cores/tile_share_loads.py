@@ -32,7 +32,6 @@ After:
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.ir import Block, SSAValue
@@ -40,6 +39,7 @@ from xdsl.ir import Block, SSAValue
 from tilewright.dialects import tile
 from tilewright.dialects.rewriting import block_of, erase
 from tilewright.passes.base import Unit
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,6 @@ After:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.ir import SSAValue
@@ -56,6 +55,7 @@ from tilewright.passes.cores.array_lifetimes import ArrayLives, CalledArray
 from tilewright.passes.cores.core_space import CoreSpace, array_of
 from tilewright.passes.cores.linear_views import LinearView, is_within, merging_view, view_between
 from tilewright.passes.cores.tile_store_arrays import free_name
+from tilewright.records import dataclass
 
 Use = tuple[array.CallOp, tile.KernelOp, int]
 Accesses = tile.LoadOp | tile.StoreOp

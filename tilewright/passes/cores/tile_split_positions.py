@@ -42,7 +42,6 @@ After:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -60,6 +59,7 @@ from tilewright.passes.cores.page_windows import Sum, linear
 from tilewright.passes.cores.threads import plus, times
 from tilewright.passes.cores.tile_facts import PLACEWISE, load_behind_of
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

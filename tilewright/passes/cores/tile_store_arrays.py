@@ -32,15 +32,14 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
-from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type
+from tilewright.dialects.func import ReturnOp
 from tilewright.dialects.rewriting import in_block
 from tilewright.errors import CompilerBug, LayoutError, UnsupportedOnTargetError
 from tilewright.layout.catalogue.placements import Pages, parse_storage
@@ -48,6 +47,7 @@ from tilewright.passes.array.lifetimes import storage
 from tilewright.passes.base import Remark, Unit, blocks_of
 from tilewright.passes.cores.relayouts import insert_relayout, insert_tilize
 from tilewright.passes.layouts.layout_rules import location_of
+from tilewright.records import dataclass
 
 _DEFAULT = Pages()
 

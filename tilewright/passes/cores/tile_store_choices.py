@@ -52,7 +52,6 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.ir import Operation, SSAValue
@@ -65,6 +64,7 @@ from tilewright.dialects.rewriting import block_of
 from tilewright.passes.base import Unit
 from tilewright.passes.cores.conditions import choices_of, is_of_places
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 # An offset that puts an index outside of every array, and whose sum with one has room in 32 bits.
 _OUTSIDE = 1 << 30

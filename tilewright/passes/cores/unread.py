@@ -8,7 +8,6 @@ unspecified.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineMap
@@ -16,6 +15,7 @@ from xdsl.ir.affine import AffineMap
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type
 from tilewright.passes.cores.page_windows import linear
+from tilewright.records import dataclass
 
 _PLACEWISE = (tile.MapOp, tile.CastOp)
 

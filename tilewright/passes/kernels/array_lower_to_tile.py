@@ -36,7 +36,6 @@ After:
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.ir import SSAValue
@@ -73,6 +72,7 @@ from tilewright.passes.kernels.schedule_choice import (
 )
 from tilewright.passes.kernels.tile_builder import TileBuilder, locate
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 Fill = Callable[[TileBuilder, Sequence[SSAValue], Sequence[SSAValue]], None]
 

@@ -9,7 +9,6 @@ are the positions of all windows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 from xdsl.ir import BlockArgument, SSAValue
@@ -21,6 +20,7 @@ from tilewright.dtypes import DType
 from tilewright.machines.machine import AtomFamily, Machine
 from tilewright.passes.kernels.indexing import Axis, Linear
 from tilewright.passes.warps.tensor_windows import MOST_DIMS
+from tilewright.records import dataclass
 
 # Keys of a step. Many hide more of what a step waits for, and rescale results less often; two warpgroups have registers
 # for them, with heads of 128 if `scheduled-share-registers` gives them.

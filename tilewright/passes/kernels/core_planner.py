@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from tilewright import ops, schedules
 from tilewright.cost.cores.tiles import (
@@ -36,6 +35,7 @@ from tilewright.passes.kernels.lower_convolve_group import convolve_of, plan_row
 from tilewright.passes.kernels.lower_loop_group import group_space
 from tilewright.passes.kernels.lower_ordered_group import Ordered, axis_of
 from tilewright.passes.kernels.lower_reshape_group import reshape_schedule
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

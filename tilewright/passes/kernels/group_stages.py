@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
 from tilewright.passes.kernels.tile_builder import TileBuilder
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 Values = Sequence[SSAValue]
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
+
+from tilewright.records import dataclass
 
 
 @dataclass(eq=False, frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
@@ -18,6 +17,7 @@ from tilewright.passes.kernels.attention_warpgroups import Chain
 from tilewright.passes.kernels.indexing import Axis, Coordinates, Linear, Tile
 from tilewright.passes.kernels.lower_contract_group import operand_coordinates, squeeze, store_roots, tile_position
 from tilewright.passes.kernels.tile_builder import TileBuilder
+from tilewright.records import dataclass
 
 ROW, KEY, INNER, COLUMN = 0.0, 1.0, 2.0, 3.0
 

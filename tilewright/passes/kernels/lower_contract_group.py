@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
@@ -18,6 +17,7 @@ from tilewright.passes.kernels.contract_facts import (
 )
 from tilewright.passes.kernels.indexing import Axis, Coordinates, Linear, Tile
 from tilewright.passes.kernels.tile_builder import TileBuilder
+from tilewright.records import dataclass
 
 ROW, COLUMN, DEPTH = 0.0, 1.0, 2.0
 _START = Linear()

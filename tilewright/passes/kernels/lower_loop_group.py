@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from xdsl.ir import Operation, SSAValue
 
@@ -16,6 +15,7 @@ from tilewright.dtypes import DType
 from tilewright.layout.relayout_planner import SHUFFLED_STRIDES
 from tilewright.passes.kernels.indexing import Axis, Coordinates, Linear
 from tilewright.passes.kernels.tile_builder import TileBuilder
+from tilewright.records import dataclass
 
 ROW_ELEMENTS = 4096
 

@@ -11,7 +11,6 @@ On machines with lanes a tile is what a block holds in registers; a block scans 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
@@ -25,6 +24,7 @@ from tilewright.passes.kernels.group_stages import Stage, Values
 from tilewright.passes.kernels.indexing import Axis, Coordinates, Linear, Tile
 from tilewright.passes.kernels.tile_builder import TileBuilder
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 Ordered = array.ScanOp | array.SortOp | array.ArgReduceOp | array.TopKOp
 ORDERED = (array.ScanOp, array.SortOp, array.ArgReduceOp, array.TopKOp)

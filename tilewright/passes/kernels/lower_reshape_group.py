@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -22,6 +21,7 @@ from tilewright.passes.cores.page_windows import Sum
 from tilewright.passes.cores.threads import divided, plus, remainder, times
 from tilewright.passes.kernels.tile_builder import TileBuilder
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 # Pages along the last dim of a tile that is wider than a loop's would be: two of them have room in every core.
 _WIDEST_PAGES = 32

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
@@ -15,6 +14,7 @@ from tilewright.dialects.base import array_type
 from tilewright.passes.kernels.indexing import Axis, Linear
 from tilewright.passes.kernels.lower_loop_group import ROW_ELEMENTS
 from tilewright.passes.kernels.tile_builder import TileBuilder
+from tilewright.records import dataclass
 
 
 def scatter_of(group: array.FusedOp) -> array.ScatterOp:

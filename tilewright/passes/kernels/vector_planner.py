@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from tilewright import schedules
 from tilewright.cost.tiles import MatmulTile, dividing_split, even_split, loop_tile, reread_tile
@@ -50,6 +49,7 @@ from tilewright.passes.kernels.vector_products import (
     reads_array,
     vector_matmul,
 )
+from tilewright.records import dataclass
 
 TILE_ELEMENTS = 4096
 # Whole lines of memory, of elements of four bytes.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright import schedules
 from tilewright.cost.tiles import MatmulTile, even_split, loop_tile, reread_tile
@@ -64,6 +64,7 @@ from tilewright.passes.kernels.warp_products import (
     row_product,
 )
 from tilewright.passes.layouts.layout_rules import location_of
+from tilewright.records import dataclass
 
 LEAST_ELEMENTS = 32
 # How often the tiles of attention are halved until they are the smallest, without and with operands that are rounded:

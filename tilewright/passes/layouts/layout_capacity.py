@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
 from math import prod
@@ -24,6 +23,7 @@ from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.dims import static
 from tilewright.layout.refinement import is_memory
 from tilewright.layout.solver import Problem, Solution, Value
+from tilewright.records import dataclass
 
 REGISTERS = "reg"
 REGISTER_BYTES = 4

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -25,6 +24,7 @@ from tilewright.layout.relayout_bound import least_seconds
 from tilewright.machines.machine import Machine
 from tilewright.passes.layouts.layout_rules import Folded, Spread, View
 from tilewright.passes.layouts.layout_spaces import Atom
+from tilewright.records import dataclass
 
 
 class _Movement(ABC):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from xdsl.ir import Operation, SSAValue
@@ -31,6 +30,7 @@ from tilewright.passes.layouts.layout_inference import Inference
 from tilewright.passes.layouts.layout_rules import is_tile, location_of
 from tilewright.passes.layouts.layout_spaces import Atom
 from tilewright.passes.layouts.tile_names import TileNames, names_of
+from tilewright.records import dataclass
 
 MOST_ALTERNATIVES = 200
 # Beyond as many partial assignments for all tiles together, next best layouts take seconds.

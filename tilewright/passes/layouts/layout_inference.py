@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -50,6 +50,7 @@ from tilewright.passes.layouts.layout_rules import COMPUTING, Flow, flows, is_ti
 from tilewright.passes.layouts.layout_spaces import Atom, Space
 from tilewright.passes.layouts.layout_windows import fastest_dim, misaligned, transferred, window_of
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 LARGEST_DOMAIN = 8
 

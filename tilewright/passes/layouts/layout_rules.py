@@ -7,7 +7,7 @@ data instead costs what `plan_relayout` states. An operation without a rule is a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from xdsl.dialects.builtin import FileLineColLoc, TensorType
@@ -22,6 +22,7 @@ from tilewright.layout import Iter, Layout, slice_box
 from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.dims import ceil_divide, static
 from tilewright.layout.views import Broadcast, Reduce, Reshape, Transpose
+from tilewright.records import dataclass
 
 
 class View(Protocol):

@@ -8,13 +8,13 @@ A space names the layouts worth considering for a value (`distributions`), and t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from tilewright.dialects import tile
 from tilewright.layout import Iter, Layout
 from tilewright.machines.machine import Machine, MatrixAtom
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import ast
 import linecache
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 from xdsl.ir import Block, Operation, SSAValue
@@ -18,6 +17,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from tilewright.dialects import tile
 from tilewright.errors import SourceLocation
 from tilewright.passes.layouts.layout_rules import location_of
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from xdsl.ir import Block, Operation, Region, SSAValue
 
@@ -21,6 +21,7 @@ from tilewright.layout import Layout
 from tilewright.machines.machine import Machine
 from tilewright.passes.vectors.nest_writer import NestWriter, Root, is_place, is_unit_reshape
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 # Operations that compute each element of their result from the operands' elements at the same place.
 STRICT = (tile.MapOp, tile.CastOp, tile.BitcastOp, tile.FillPaddingOp)

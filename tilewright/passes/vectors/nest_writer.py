@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, SSAValue
@@ -15,6 +14,7 @@ from tilewright.dialects.base import array_type, tensor
 from tilewright.dialects.walks import producers_first
 from tilewright.errors import CompilerBug
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 
 @dataclass(eq=False)

@@ -88,7 +88,6 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import IndexType, TensorType
@@ -103,6 +102,7 @@ from tilewright.layout.catalogue import register_block
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 # Operations that compute each element of their result from the operands' elements at the same place.
 _ELEMENTWISE = (tile.MapOp, tile.CastOp, tile.BitcastOp, tile.LoadOp, tile.IotaOp, tile.FullOp)

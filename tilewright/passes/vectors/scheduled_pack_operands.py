@@ -68,7 +68,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -92,6 +91,7 @@ from tilewright.machines.machine import Machine, MatrixAtom
 from tilewright.passes.affine_access import Index, linear_form
 from tilewright.passes.base import Remark, Unit, blocks_of
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 from tilewright.schedules import VectorMatmul
 
 NAMES: dict[Right, Literal["in_place", "kept", "together"]] = {

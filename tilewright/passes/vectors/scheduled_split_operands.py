@@ -148,7 +148,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import IndexType
@@ -168,6 +167,7 @@ from tilewright.passes.affine_access import Index, linear_form
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.vectors.scheduled_pack_operands import operand_dims
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 # The depth and the columns of an instruction, in how many words the depth is, and the bits of a part.
 STEP, COLUMNS, WORDS, PART_BITS = 32, 16, 16, 16

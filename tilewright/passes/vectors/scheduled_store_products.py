@@ -66,7 +66,6 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.ir import BlockArgument, Operation
@@ -77,6 +76,7 @@ from tilewright.dialects.base import rebuilt
 from tilewright.dialects.rewriting import erase, replace
 from tilewright.passes.affine_access import Index, linear_form
 from tilewright.passes.base import Remark, Unit
+from tilewright.records import dataclass
 
 _IDENTITY = AffineMap.identity(2)
 

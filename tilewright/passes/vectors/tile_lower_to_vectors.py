@@ -49,7 +49,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from xdsl.dialects.builtin import IndexType
@@ -82,6 +82,7 @@ from tilewright.passes.vectors.product_operands import (
 )
 from tilewright.passes.vectors.vector_space import VectorSpace
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 BARRIERS = (tile.ForOp, tile.IfOp, tile.DotOp, *ORDERED)
 

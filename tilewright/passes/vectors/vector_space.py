@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from math import prod
 
 from tilewright.cost.tiles import even_split
@@ -18,6 +17,7 @@ from tilewright.machines.machine import Machine, MatrixAtom
 from tilewright.passes.layouts.layout_spaces import Atom, dealt, power_up
 from tilewright.passes.vectors.product_operands import reads_its_array
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ a feed. `Refused` states why a warp that copies cannot do it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 from xdsl.ir import Operation, SSAValue
@@ -19,6 +18,7 @@ from tilewright.passes.affine_access import linear_form
 from tilewright.passes.warps.copied_windows import Refused
 from tilewright.passes.warps.copying_role import copied_operand
 from tilewright.passes.warps.operand_rings import Operand
+from tilewright.records import dataclass
 
 
 @dataclass

@@ -8,7 +8,7 @@ load them. `Refused` gives the reason against it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
@@ -29,6 +29,7 @@ from tilewright.passes.layouts.layout_spaces import dealt
 from tilewright.passes.warps.tile_lower_to_warps import layout_of, parsed
 from tilewright.passes.warps.warp_space import SHARED, matrix_buffer
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 # What one lane copies at once.
 _PIECES_BYTES = (16, 8, 4)

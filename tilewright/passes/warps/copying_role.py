@@ -6,7 +6,6 @@ The first symbol of its maps is the trip.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from math import prod
 
@@ -22,6 +21,7 @@ from tilewright.passes.warps.copied_windows import Landing, Refused, is_point, m
 from tilewright.passes.warps.operand_rings import Operand, stage_of, with_symbols
 from tilewright.passes.warps.tensor_windows import boxes_of
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 # The roles of warps: this one, and that which begins the products of tensor memory.
 COPIES, MULTIPLIES = "copies", "multiplies"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Operation, SSAValue
@@ -15,6 +14,7 @@ from tilewright.dialects.base import array_type
 from tilewright.dialects.rewriting import block_of, erase
 from tilewright.dialects.scheduled import asynchronous
 from tilewright.passes.warps.copied_windows import Landing, Window, is_point
+from tilewright.records import dataclass
 
 # Two stages are copied while one is multiplied: the products of one of these take longer than a copy.
 _FEWEST_BESIDE = 3

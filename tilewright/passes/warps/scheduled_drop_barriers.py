@@ -64,7 +64,7 @@ After:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import product
 from math import lcm, prod
 from typing import Any, ClassVar
@@ -78,6 +78,7 @@ from tilewright.dialects.rewriting import erase
 from tilewright.dialects.scheduled import asynchronous, tensor_memory
 from tilewright.passes.base import Unit
 from tilewright.passes.warps.tile_lower_to_warps import layout_of
+from tilewright.records import dataclass
 from tilewright.semantics.tile import evaluate_map
 from tilewright.semantics.warps.block_memory import EVERY_WARP, places_in, warps_of
 

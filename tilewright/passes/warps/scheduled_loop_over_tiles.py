@@ -153,7 +153,6 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -171,6 +170,7 @@ from tilewright.passes.warps.copying_role import COPIES, MULTIPLIES
 from tilewright.passes.warps.tile_grids import blocks_together, number_points, point_of
 from tilewright.passes.warps.tile_sums import Parts, sums_in_registers, sums_in_tensor_memory
 from tilewright.passes.warps.warp_space import SHARED
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

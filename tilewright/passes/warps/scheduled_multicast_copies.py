@@ -139,7 +139,6 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Any, ClassVar
@@ -160,6 +159,7 @@ from tilewright.passes.warps.operand_rings import with_symbols
 from tilewright.passes.warps.tensor_windows import boxes_of
 from tilewright.passes.warps.tile_grids import symbols_used
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 from tilewright.semantics.tile import evaluate_map
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]

@@ -120,7 +120,6 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -151,6 +150,7 @@ from tilewright.passes.warps.copying_role import (
 from tilewright.passes.warps.operand_rings import Operand, described, drop_unused, left_bytes, stage_of, stages_beside
 from tilewright.passes.warps.tensor_operands import tensor_operand
 from tilewright.passes.warps.warp_space import SHARED
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

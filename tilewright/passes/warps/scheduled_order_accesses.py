@@ -40,7 +40,6 @@ After:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.dialects.builtin import IndexType
@@ -54,6 +53,7 @@ from tilewright.layout.queries import has_copies
 from tilewright.passes.affine_access import Form, Index, linear_form
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.warps.tile_lower_to_warps import layout_of
+from tilewright.records import dataclass
 
 _AccessOp = tile.LoadOp | tile.StoreOp
 

@@ -55,7 +55,6 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.cost.warps.tile_order import best_order, plain_order
@@ -63,6 +62,7 @@ from tilewright.dialects import scheduled, tile
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.warps.scheduled_multicast_copies import may_be_pairs
 from tilewright.passes.warps.tile_grids import blocks_together, number_points, product_grid
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,6 @@ After:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.ir import Block, Operation, SSAValue
@@ -123,6 +122,7 @@ from tilewright.passes.warps.operand_rings import (
     with_symbols,
 )
 from tilewright.passes.warps.warp_space import SHARED
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ After:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 from typing import ClassVar
 
@@ -74,6 +74,7 @@ from tilewright.dialects.scheduled import asynchronous, tensor_memory
 from tilewright.passes.base import Unit
 from tilewright.passes.fallbacks import DoesNotFit, Excess
 from tilewright.passes.warps.warp_space import SHARED
+from tilewright.records import dataclass
 
 # Barriers in memory begin at multiples of their size.
 _MBARRIER_BYTES = 8

@@ -46,7 +46,6 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -59,6 +58,7 @@ from tilewright.dialects.base import rebuilt, tensor
 from tilewright.dialects.rewriting import block_of, erase, insert_like
 from tilewright.passes.base import Remark, Unit
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 from tilewright.runtime.zones import EDGE_WORDS, HEADER_WORDS
 
 MOST_EDGES = 512

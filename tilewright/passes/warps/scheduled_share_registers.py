@@ -73,7 +73,6 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -85,6 +84,7 @@ from tilewright.dialects.base import array_type
 from tilewright.machines.machine import Machine, Residency
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.warps.copying_role import COPIES
+from tilewright.records import dataclass
 
 # What a thread that multiplies needs beside the tiles of its products: addresses, rows' maxima, what is being computed
 # of a tile. With 40 nothing is spilled in products of 128 x 256 by two warpgroups, nor in attention by 64 keys.

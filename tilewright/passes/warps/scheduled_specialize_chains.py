@@ -203,7 +203,7 @@ After:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from xdsl.dialects.builtin import IndexType, NoneAttr, TensorType
@@ -224,6 +224,7 @@ from tilewright.passes.warps.copied_windows import Refused
 from tilewright.passes.warps.copying_role import COPIES, barriers, in_zones, labels_around
 from tilewright.passes.warps.operand_rings import Operand, described, remove_trips, stage_of, take_from, with_symbols
 from tilewright.passes.warps.warp_space import SHARED
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,6 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -139,6 +138,7 @@ from tilewright.passes.warps.operand_rings import (
     take_from,
 )
 from tilewright.passes.warps.warp_space import SHARED
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,6 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.dialects.builtin import IndexType
@@ -80,6 +79,7 @@ from tilewright.passes.warps.tensor_windows import boxes_of
 from tilewright.passes.warps.tile_lower_to_warps import layout_of
 from tilewright.passes.warps.warp_space import SHARED, matrix_buffer
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

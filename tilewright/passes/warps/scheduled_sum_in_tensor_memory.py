@@ -134,7 +134,6 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.ir import Operation
@@ -151,6 +150,7 @@ from tilewright.passes.base import Remark, Unit
 from tilewright.passes.warps.copying_role import barriers
 from tilewright.passes.warps.operand_rings import drop_unused
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

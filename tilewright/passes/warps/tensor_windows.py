@@ -7,7 +7,6 @@ zero.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -21,6 +20,7 @@ from tilewright.layout.dims import static
 from tilewright.passes.affine_access import Form, Index, linear_form
 from tilewright.passes.warps.copied_windows import Refused
 from tilewright.passes.warps.warp_space import SHARED
+from tilewright.records import dataclass
 
 MOST_DIMS, _MOST_BOX, _ALIGNMENT_BYTES = 5, 256, 16
 _SWIZZLES = (32, 64, 128)

@@ -54,7 +54,6 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -67,6 +66,7 @@ from tilewright.dialects.rewriting import block_of, erase
 from tilewright.dialects.scheduled import tile_order
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Unit
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

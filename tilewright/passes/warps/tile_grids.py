@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from math import prod
 
@@ -19,6 +18,7 @@ from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type
 from tilewright.dialects.scheduled import asynchronous, tensor_memory, tile_order
 from tilewright.machines.machine import Machine
+from tilewright.records import dataclass
 
 _Read = tile.LoadOp | scheduled.CopyOp | asynchronous.TensorCopyOp
 

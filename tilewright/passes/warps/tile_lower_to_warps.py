@@ -55,7 +55,7 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from math import prod
 from typing import Any, ClassVar
@@ -85,6 +85,7 @@ from tilewright.passes.layouts.layout_spaces import Space, dealt
 from tilewright.passes.warps.block_warps import group_families, spilled_registers, warps_of
 from tilewright.passes.warps.warp_space import SCALAR, WarpSpace, warp_families
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 from tilewright.schedules import TileKernel
 
 

@@ -51,7 +51,6 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -65,6 +64,7 @@ from tilewright.passes.base import Remark, Unit
 from tilewright.passes.warps.copied_windows import Refused, is_point
 from tilewright.passes.warps.tensor_operands import tensor_operand
 from tilewright.passes.warps.warp_space import SHARED
+from tilewright.records import dataclass
 
 # What barriers in memory and the places of buffers take of the memory of a block beside the operands.
 _BESIDE_BYTES = 1024

@@ -7,7 +7,7 @@ multiplied; of two accumulators the warpgroups store one while the next tile add
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from xdsl.ir import Block, Operation, SSAValue
@@ -21,6 +21,7 @@ from tilewright.dialects.scheduled import asynchronous, tensor_memory
 from tilewright.passes.warps.copied_windows import Refused
 from tilewright.passes.warps.copying_role import MULTIPLIES, TRIP, await_phase, barriers, number
 from tilewright.passes.warps.operand_rings import with_symbols
+from tilewright.records import dataclass
 
 _Counted = (
     asynchronous.AwaitOp

@@ -31,13 +31,13 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.dialects import tile
 from tilewright.dialects.rewriting import insert_before
 from tilewright.passes.base import Unit
 from tilewright.passes.layouts.layout_windows import fastest_dim
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil, prod, sqrt
 
 from tilewright.dialects import tile
@@ -16,6 +15,7 @@ from tilewright.layout.operations import rename_axis
 from tilewright.machines.machine import AtomFamily, Machine, MatrixAtom
 from tilewright.passes.layouts.layout_spaces import Atom, dealt
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 
 SHARED = "mem.shared"
 # How warps multiply other than by the families of a machine: by single warps with operands rounded to tf32, and without

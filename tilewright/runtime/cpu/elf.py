@@ -14,9 +14,9 @@ import functools
 import os
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from tilewright.errors import ProgramFileError
+from tilewright.records import dataclass
 from tilewright.runtime.cpu.relocations import RELOCATIONS, Place
 from tilewright.runtime.memory import Protection, libc, map_pages, protect_pages
 

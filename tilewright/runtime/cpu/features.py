@@ -13,9 +13,10 @@ import math
 import os
 import platform
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from tilewright.records import dataclass
 from tilewright.runtime.cpu.tables import ARM_FEATURES, ARM_PARTS, INTEL_MODELS, X86_FEATURES, X86_LEVELS, amd_name
 
 _ROOT = Path("/")

@@ -7,9 +7,9 @@ import ctypes
 import hashlib
 import os
 import threading
-from dataclasses import dataclass
 
 from tilewright.locks import Lock
+from tilewright.records import dataclass
 from tilewright.runtime.abi import POOL_BYTES, PoolAnchor, SignalsAnchor
 from tilewright.runtime.cpu import elf
 from tilewright.runtime.cpu.features import cpu_order

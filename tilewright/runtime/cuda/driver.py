@@ -12,11 +12,12 @@ import ctypes
 import functools
 import importlib
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol, SupportsInt, TypeAlias
 
 from tilewright.errors import DeviceError, ResourceUnavailable
 from tilewright.locks import Lock
+from tilewright.records import dataclass
 from tilewright.runtime.cuda.steps import Kernel, TensorMap
 
 INSTALL = "install NVIDIA's display driver, and the bindings with `pip install 'tilewright[cuda]'`"

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from tilewright.errors import (
 from tilewright.events import capturing, emit, listening
 from tilewright.locks import Lock
 from tilewright.options import Options, current
+from tilewright.records import dataclass
 from tilewright.runtime.arguments import check_array, check_count, check_host_output, check_overlap, listed_outputs
 from tilewright.runtime.cuda import driver as cuda_driver
 from tilewright.runtime.cuda.array import DeviceArray, Memory, device_of, library_stream, on_device

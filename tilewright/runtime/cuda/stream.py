@@ -10,10 +10,10 @@ import contextlib
 import threading
 from collections.abc import Callable, Generator
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilewright.errors import ArgumentError, user_location
+from tilewright.records import dataclass
 
 if TYPE_CHECKING:
     from tilewright.runtime.cuda.driver import Driver

@@ -15,7 +15,7 @@ for a thread to wake it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache, partial
 from types import CodeType, GeneratorType
 from typing import Any, TypeAlias
@@ -25,6 +25,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from tilewright.cached import cached_property
 from tilewright.dialects import cores, tile
 from tilewright.errors import CompilerBug
+from tilewright.records import dataclass
 from tilewright.semantics.cores import (
     element_steps,
     line_steps,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import FrameType, GeneratorType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -22,6 +22,7 @@ import numpy as np
 from xdsl.ir import Operation, SSAValue
 
 from tilewright.dialects.cores import COMPUTE
+from tilewright.records import dataclass
 from tilewright.semantics.cores.tile_formats import Array
 
 if TYPE_CHECKING:

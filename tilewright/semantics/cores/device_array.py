@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -14,6 +13,7 @@ from tilewright.dialects.cores import page_grid
 from tilewright.dtypes import DType
 from tilewright.layout.catalogue.device_tiles import FORMATS, TILE, TileFormat
 from tilewright.layout.catalogue.placements import Placement
+from tilewright.records import dataclass
 from tilewright.semantics.cores import tile_formats
 from tilewright.semantics.cores.tile_formats import Array, Bytes
 

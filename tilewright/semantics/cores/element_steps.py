@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -13,6 +12,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from tilewright.dialects import cores
 from tilewright.layout.catalogue.device_tiles import FACE, TILE
 from tilewright.machines.core_grid import CORE_READ, CORE_WRITE, DRAM_READ, DRAM_WRITE
+from tilewright.records import dataclass
 from tilewright.semantics.cores.agents import ARRAY_WRITES, Action, Agent, Mover
 from tilewright.semantics.cores.arrays import ArrayMemory
 from tilewright.semantics.cores.device_array import poison_number, poison_page

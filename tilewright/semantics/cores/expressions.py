@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 from xdsl.ir.affine import AffineExpr, AffineMap
@@ -15,6 +14,8 @@ from xdsl.ir.affine.affine_expr import (
     AffineDimExpr,
     AffineSymExpr,
 )
+
+from tilewright.records import dataclass
 
 # What a generated expression gives: a base, or all numbers one by one.
 Argument = int | list[int]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tilewright.layout.catalogue.placements import Placement, page_matrix
 from tilewright.machines.core_grid import CoreGrid
+from tilewright.records import dataclass
 
 # How many pages are in which bank or core.
 Shares = tuple[tuple[int, int], ...]

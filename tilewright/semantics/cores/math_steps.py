@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,6 +12,7 @@ from xdsl.ir import Operation
 from tilewright import dtypes, ops
 from tilewright.dialects import cores
 from tilewright.layout.catalogue.device_tiles import FACE, TILE
+from tilewright.records import dataclass
 from tilewright.semantics.cores.agents import Action, Agent
 from tilewright.semantics.cores.functions import function_of
 from tilewright.semantics.cores.registers import FLOATS, SIGNED, UNSIGNED, Half, Registers, never_written

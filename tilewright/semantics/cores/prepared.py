@@ -4,7 +4,6 @@ with the program for as long as that stays as it is."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from tilewright.dialects import cores, tile
 from tilewright.layout.catalogue.device_tiles import TileFormat
 from tilewright.layout.catalogue.placements import Placement
 from tilewright.machines.core_grid import CoreGrid
+from tilewright.records import dataclass
 from tilewright.semantics.cores.agent_code import AgentCode, code_of
 from tilewright.semantics.cores.agents import PACK, PARTS, UNPACK
 from tilewright.semantics.cores.device_array import poison_page

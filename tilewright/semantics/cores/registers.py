@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 from xdsl.ir import Operation
 
 from tilewright.layout.catalogue.device_tiles import TILE
+from tilewright.records import dataclass
 from tilewright.semantics.cores.agents import MATH, PACK, UNPACK, Agent, Core, Knowledge
 from tilewright.semantics.cores.reports import hazard
 from tilewright.semantics.cores.tile_formats import Array

@@ -7,12 +7,12 @@ moves full rows of such a page, up to the end of the array.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from tilewright.dialects import cores
 from tilewright.layout.catalogue.device_tiles import FACE, TILE
+from tilewright.records import dataclass
 from tilewright.semantics.cores.agents import ARRAY_WRITES, READS, Action, Agent
 from tilewright.semantics.cores.device_array import poison_page
 from tilewright.semantics.cores.expressions import Argument

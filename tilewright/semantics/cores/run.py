@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from tilewright.dialects import cores, tile
 from tilewright.errors import CompilerBug
 from tilewright.machines.machine import Machine
+from tilewright.records import dataclass
 from tilewright.runtime.garbage import no_collections
 from tilewright.semantics.cores.agents import MOVER_COLUMNS, PARTS, Agent, Core, Knowledge, Mover
 from tilewright.semantics.cores.arrays import ArrayMemory

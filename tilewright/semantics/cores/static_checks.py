@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 from xdsl.ir import Operation, SSAValue
@@ -18,6 +18,7 @@ from xdsl.ir import Operation, SSAValue
 from tilewright.dialects import cores
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.machines.machine import Machine
+from tilewright.records import dataclass
 from tilewright.semantics.cores.memory_plan import addresses_of
 from tilewright.semantics.cores.reports import name_of
 from tilewright.semantics.cores.static_walk import Place, Projection, TooLongError, Walk, cores_alike, static_error

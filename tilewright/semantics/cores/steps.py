@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
+from tilewright.records import dataclass
 from tilewright.semantics.cores.agents import Action, Agent
 
 # Names of indices in the generated program.

@@ -4,12 +4,13 @@ thread did, what each mover's transfers took, and how full each queue was."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from xdsl.ir import Operation
 
 from tilewright.dialects.cores import QueueStepOp
+from tilewright.records import dataclass
 from tilewright.runtime.trace_file import Event, add_events
 from tilewright.semantics.cores.agents import Action, Agent, Mover
 

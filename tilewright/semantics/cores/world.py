@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from heapq import heappop, heappush, heappushpop
 from math import inf
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from tilewright.machines.core_grid import CORE_READ, CORE_WRITE, DRAM_READ, DRAM_WRITE, LOCAL, CoreGrid
+from tilewright.records import dataclass
 from tilewright.semantics.cores.agents import Agent, Core, Mover, some_factor
 from tilewright.semantics.cores.arrays import ArrayMemory
 from tilewright.semantics.cores.holders import Shares

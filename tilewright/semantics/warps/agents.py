@@ -12,8 +12,9 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from tilewright.records import dataclass
 from tilewright.semantics.hazards import DeadlockError
 
 # How often something arrives although agents can go on, in the blocks where it does.

@@ -8,7 +8,6 @@ Blocks are not compared with each other, and what the machine copies by itself i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type, layout_text
 from tilewright.layout import Layout
 from tilewright.layout.queries import has_copies
+from tilewright.records import dataclass
 from tilewright.semantics.hazards import RaceError
 from tilewright.semantics.places import inside_of
 from tilewright.semantics.warps.agents import Agent

@@ -9,7 +9,7 @@ as their addresses do.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any
 
@@ -23,6 +23,7 @@ from tilewright.layout import Layout
 from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.dims import static
 from tilewright.layout.iters import fuse_digits, weighted
+from tilewright.records import dataclass
 from tilewright.semantics.hazards import HazardError, RaceError
 from tilewright.semantics.warps.agents import Agent
 from tilewright.semantics.warps.clocks import Clocks

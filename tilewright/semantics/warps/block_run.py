@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright.dialects import scheduled
 from tilewright.dialects.scheduled import asynchronous, tensor_memory
+from tilewright.records import dataclass
 from tilewright.semantics.hazards import HazardError, RaceError
 from tilewright.semantics.warps.agents import Agent
 from tilewright.semantics.warps.array_accesses import ArrayAccesses, written_arrays

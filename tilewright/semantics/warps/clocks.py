@@ -9,10 +9,11 @@ distinguished from earlier ones.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from tilewright.records import dataclass
 
 Clocked = np.ndarray[Any, Any]
 

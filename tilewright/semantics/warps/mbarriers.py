@@ -8,10 +8,11 @@ all waiters of the one before have continued.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from tilewright.records import dataclass
 from tilewright.semantics.hazards import PhaseError, RaceError
 from tilewright.semantics.warps.agents import Agent
 from tilewright.semantics.warps.clocks import Clocked, Clocks, Sent

@@ -11,11 +11,11 @@ import _thread
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
 
 from tilewright import events
 from tilewright.errors import ToolFailure
 from tilewright.machines.machine import Machine
+from tilewright.records import dataclass
 from tilewright.targets.cpu import machine_code as compiler
 from tilewright.targets.cpu.codegen import compile_object, llvm_target, rejection
 from tilewright.targets.tool_process import ToolProcess, ToolProcessEnded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr
@@ -13,6 +13,7 @@ from tilewright import dtypes
 from tilewright.dialects import tile
 from tilewright.machines.machine import Machine
 from tilewright.passes.affine_access import Form
+from tilewright.records import dataclass
 from tilewright.targets.cpu.loops import add, i64, maximum, minimum, multiply, offset_pointer, static
 from tilewright.targets.llvm.functions import emit_function
 from tilewright.targets.llvm.values import Builder, Value

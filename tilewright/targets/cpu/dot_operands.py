@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineMap
@@ -11,6 +10,7 @@ from xdsl.ir.affine import AffineMap
 from tilewright.dialects import scheduled, tile
 from tilewright.errors import CompilerBug
 from tilewright.passes.affine_access import Form, Index, address_terms, linear_form
+from tilewright.records import dataclass
 from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.loops import add, i64, maximum, minimum, multiply, offset_pointer, static
 from tilewright.targets.llvm.values import Value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from llvmlite import ir
 
@@ -11,6 +11,7 @@ from tilewright import dtypes
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.passes.affine_access import Access, address_terms
+from tilewright.records import dataclass
 from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.loops import (
     I1,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from llvmlite import ir
 from xdsl.ir import Block, Operation, SSAValue
@@ -26,6 +26,7 @@ from tilewright.passes.affine_access import storage_elements
 from tilewright.passes.base import Unit
 from tilewright.passes.host_program import host_program
 from tilewright.passes.program_memory import MemoryPlan
+from tilewright.records import dataclass
 from tilewright.runtime.manifest import Message
 from tilewright.targets.cpu.clocks import Clocks
 from tilewright.targets.cpu.context import FunctionContext, Scratch, round_up

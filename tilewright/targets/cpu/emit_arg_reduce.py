@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from llvmlite import ir
 
 from tilewright.dialects import tile
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
+from tilewright.records import dataclass
 from tilewright.targets.cpu.elements import Elements, Mask, first_lanes, lanes_for, vector_loop
 from tilewright.targets.cpu.loops import (
     I64,

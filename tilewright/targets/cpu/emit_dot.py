@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from llvmlite import ir
 
 from tilewright.dialects import scheduled, tile
 from tilewright.errors import CompilerBug
 from tilewright.machines.machine import MatrixAtom
+from tilewright.records import dataclass
 from tilewright.targets.cpu.atoms.micro_kernel import DEPTH_UNROLL, Ahead, MicroKernel, Walk
 from tilewright.targets.cpu.atoms.tile_kernel import TileKernel, configure_tiles, release_tiles
 from tilewright.targets.cpu.context import FunctionContext

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
 
 from tilewright.errors import LinearAlgebraError
+from tilewright.records import dataclass
 from tilewright.routines import FAILURES
 from tilewright.runtime.host_program import Copy, HostProgram, If, Launch, Step, While
 from tilewright.runtime.manifest import Message

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 from llvmlite import ir
@@ -18,6 +17,7 @@ from tilewright.dialects.walks import producers_first
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.passes.affine_access import Indices
+from tilewright.records import dataclass
 from tilewright.targets.cpu.context import FunctionContext, round_up
 from tilewright.targets.cpu.index_sets import Cut, split_index_sets
 from tilewright.targets.cpu.loops import (

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineMap
 
 from tilewright.dialects import scheduled, tile
+from tilewright.records import dataclass
 from tilewright.targets.cpu.atoms.micro_kernel import Ahead
 from tilewright.targets.cpu.atoms.split_kernel import NOTHING_AHEAD, RowApart, SplitKernel, SplitTarget
 from tilewright.targets.cpu.atoms.tile_kernel import WORD_BYTES, configure_tiles, release_tiles

@@ -4,13 +4,13 @@ both operands at a time, so that the right operand is read once, as stored."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from llvmlite import ir
 
 from tilewright.dialects import scheduled, tile
 from tilewright.errors import CompilerBug
 from tilewright.passes.affine_access import Index, address_terms, linear_form
+from tilewright.records import dataclass
 from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.dot_operands import accumulator_of, depth_of, left_of
 from tilewright.targets.cpu.loops import (

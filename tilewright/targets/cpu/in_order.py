@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from llvmlite import ir
 from xdsl.ir import Operation, SSAValue
 
 from tilewright.dialects import scheduled, tile
+from tilewright.records import dataclass
 from tilewright.targets.cpu.context import round_up
 from tilewright.targets.cpu.loops import I1, I8, I32, I64, POINTER, i64, offset_pointer
 from tilewright.targets.llvm.values import Builder, Value

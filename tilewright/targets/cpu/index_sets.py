@@ -11,12 +11,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type
 from tilewright.dialects.walks import producers_first
 from tilewright.passes.affine_access import Access, linear_form
+from tilewright.records import dataclass
 from tilewright.targets.cpu.nest_plan import Item, NestPlan, is_place, operand_items, operands_of, root_indices
 
 # Bounds on the code of a nest: bodies, and items that they compute together.

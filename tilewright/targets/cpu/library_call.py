@@ -10,7 +10,6 @@ library starts threads of its own. The functions are external names, which `runt
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
@@ -22,6 +21,7 @@ from tilewright.dialects.base import array_type
 from tilewright.dtypes import f64
 from tilewright.machines.machine import Machine
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 from tilewright.targets.cpu.library_code import LibraryCode
 from tilewright.targets.cpu.library_lines import LINES
 from tilewright.targets.cpu.library_matrices import MATRICES

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from llvmlite import ir
 
 from tilewright.dtypes import DType, f64
 from tilewright.primitives import ArrayType
+from tilewright.records import dataclass
 from tilewright.targets.cpu.context import round_up
 from tilewright.targets.cpu.loops import (
     I1,

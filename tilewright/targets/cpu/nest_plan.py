@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Operation, SSAValue
@@ -18,6 +18,7 @@ from tilewright.layout import Layout
 from tilewright.machines.machine import Machine
 from tilewright.ops import LONGEST_CHAIN, SUM_BLOCK
 from tilewright.passes.affine_access import Access, Clip, Index, Indices, access_of, clip_of
+from tilewright.records import dataclass
 from tilewright.targets.cpu.strided_access import has_strided_access
 from tilewright.targets.cpu.transposed_loads import can_transpose
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from tilewright.records import dataclass
 from tilewright.targets.llvm.values import Value
 
 

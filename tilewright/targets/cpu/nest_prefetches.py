@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type
 from tilewright.passes.affine_access import Access, Indices, address_terms
+from tilewright.records import dataclass
 from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.loops import i64, offset_pointer, prefetch
 from tilewright.targets.cpu.nest_plan import NestPlan, access, lanes_vary

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
@@ -12,6 +11,7 @@ from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
 from tilewright.passes.affine_access import Access, access_of, clip_of
 from tilewright.passes.vectors.ordered_accesses import ORDERED, Ordered, axis_of, indices_of
+from tilewright.records import dataclass
 from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.elements import Elements, plain
 from tilewright.targets.cpu.loops import i64, loop

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from llvmlite import ir
 
 from tilewright.machines.machine import Machine
+from tilewright.records import dataclass
 from tilewright.targets.cpu.loops import I1, I64, POINTER, i64, loop, offset_pointer
 from tilewright.targets.cpu.shuffles import exchanged, shuffled
 from tilewright.targets.llvm.values import Builder, Value, builder_of, intrinsic

@@ -8,12 +8,12 @@ inside saved programs, so that running one needs no compiler.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import Any
 
 import llvmlite.binding
 
 from tilewright.errors import UnsupportedOnTargetError
+from tilewright.records import dataclass
 from tilewright.targets.cpu.codegen import LLVM
 from tilewright.targets.cpu.support_blocks import blocks_ir
 from tilewright.targets.cpu.support_call import call_ir

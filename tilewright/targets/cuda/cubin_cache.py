@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.metadata
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -13,6 +12,7 @@ import msgspec
 from tilewright import events
 from tilewright.machines.machine import Machine
 from tilewright.options import current
+from tilewright.records import dataclass
 from tilewright.runtime.cache import default_cache
 from tilewright.targets.cuda.toolchain import COMPILER, Cubin
 

@@ -7,7 +7,7 @@ roles and zones are NVIDIA's own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any
 
@@ -22,6 +22,7 @@ from tilewright.machines.machine import Machine
 from tilewright.passes.vectors.nest_segments import round_up
 from tilewright.passes.warps.tile_lower_to_warps import parsed
 from tilewright.passes.warps.warp_space import SCALAR
+from tilewright.records import dataclass
 from tilewright.runtime.cuda.steps import TensorMap
 from tilewright.runtime.zones import Zones
 from tilewright.targets.cuda.atoms.copies import emit_commit, emit_copy, emit_wait

@@ -7,7 +7,7 @@ ISA, mbarrier, elect.sync and cp.async.bulk.tensor.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any
 
@@ -21,6 +21,7 @@ from tilewright.dialects.scheduled import asynchronous, tensor_memory, tile_orde
 from tilewright.errors import CompilerBug
 from tilewright.passes.warps.tensor_windows import Boxes, boxes_of
 from tilewright.passes.warps.tile_lower_to_warps import parsed
+from tilewright.records import dataclass
 from tilewright.runtime.cuda.steps import TensorMap
 from tilewright.targets.cuda.atoms import blackwell, hopper
 from tilewright.targets.cuda.atoms.tensor_memory import by_one_thread

@@ -8,13 +8,14 @@ thread branches off next to them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from llvmlite import ir
 
 from tilewright.dialects import scheduled, tile
 from tilewright.passes.warps.scheduled_record_zones import COMPUTES
+from tilewright.records import dataclass
 from tilewright.runtime.zones import (
     EDGE_WORDS,
     HEADER_WORDS,

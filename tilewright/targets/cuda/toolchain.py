@@ -12,11 +12,11 @@ import re
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.errors import TargetError, ToolFailure
 from tilewright.machines.machine import Machine
+from tilewright.records import dataclass
 from tilewright.targets.cuda import device_code
 from tilewright.targets.tool_process import ToolPool, ToolProcessEnded, ToolProcessNotReady
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any
 
@@ -18,6 +18,7 @@ from tilewright.passes.base import Unit
 from tilewright.passes.host_program import host_program
 from tilewright.passes.layouts.layout_rules import location_of
 from tilewright.passes.program_memory import MemoryPlan, plan_memory
+from tilewright.records import dataclass
 from tilewright.runtime.array_spec import ArraySpec
 from tilewright.runtime.host_program import HostProgram
 from tilewright.targets.base import Tensor, spec_of

@@ -7,11 +7,10 @@ cores are on the networks, and to each core its row and column (see `emit_movers
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewright.dialects import cores, tile
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
 from tilewright.machines.machine import Machine
+from tilewright.records import dataclass
 from tilewright.targets.grid.emit_compute import ComputePrinter
 from tilewright.targets.grid.emit_host import host_text
 from tilewright.targets.grid.emit_movers import MoverPrinter

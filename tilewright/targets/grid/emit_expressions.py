@@ -7,7 +7,6 @@ quotients of such go through `floor_divide`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.ir.affine.affine_expr import (
@@ -19,6 +18,7 @@ from xdsl.ir.affine.affine_expr import (
 )
 
 from tilewright.layout.catalogue.device_tiles import TILE
+from tilewright.records import dataclass
 
 # How tightly a text binds: a name, a number or a call; a product; a sum.
 _ATOM, _PRODUCT, _SUM = range(3)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import isfinite, log
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from tilewright import dtypes, ops
 from tilewright.dtypes import DType
 from tilewright.errors import UnsupportedOnTargetError
+from tilewright.records import dataclass
 
 _API = "api/compute/compute_kernel_api.h"
 _BINARY = "api/compute/eltwise_binary_sfpu.h"

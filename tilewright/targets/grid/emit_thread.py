@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineMap
@@ -18,6 +18,7 @@ from tilewright.cached import cached_property
 from tilewright.dialects import cores, tile
 from tilewright.errors import CompilerBug
 from tilewright.machines.core_grid import CoreGrid
+from tilewright.records import dataclass
 from tilewright.targets.grid.emit_expressions import FLOOR_DIVIDE, Value, constant, results, variable
 
 _COUNTERS = ("i", "j", "k", "m", "n", "p", "q", "r", "s", "t", "u", "v", "w")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from tilewright.cost.cores.model import COMPUTE, DRAM, NETWORK, CoreCost, cost_of
@@ -11,6 +11,7 @@ from tilewright.cost.program import Cost
 from tilewright.dialects import cores, tile
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.core_grid import CoreGrid
+from tilewright.records import dataclass
 from tilewright.semantics.cores import ProgramRun
 from tilewright.semantics.cores.reports import name_of
 from tilewright.semantics.cores.static_walk import TooLongError

@@ -11,12 +11,11 @@ always there on AArch64): without them LLVM calls a library.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llvmlite import ir
 
 from tilewright import dtypes
 from tilewright.dtypes import DType
+from tilewright.records import dataclass
 from tilewright.targets.llvm.values import DOUBLE, FLOAT, HALF, Builder, Value, intrinsic, splat, with_element
 
 _FLOAT_FORMS = {8: FLOAT, 16: FLOAT, 32: FLOAT, 64: DOUBLE}

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from llvmlite import ir
+
+from tilewright.records import dataclass
 
 # llvmlite carries no annotations, and what a type checker infers for its builder's methods is wrong.
 Builder: TypeAlias = Any

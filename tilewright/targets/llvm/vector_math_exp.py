@@ -7,8 +7,8 @@ log(2) in two parts; with fused steps x less n times the first is exact) and sca
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from tilewright.records import dataclass
 from tilewright.targets.llvm.values import Lanes, exact_sum, horner, polynomial
 from tilewright.targets.llvm.vector_math_pieces import by_pieces
 from tilewright.targets.llvm.vector_math_tables import CONSTANTS, TABLES

@@ -7,8 +7,8 @@ a longer polynomial costs less here than the division of the usual series in f /
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from tilewright.records import dataclass
 from tilewright.targets.llvm.values import Lanes, polynomial
 from tilewright.targets.llvm.vector_math_tables import CONSTANTS, TABLES
 

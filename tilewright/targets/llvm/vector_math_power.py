@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from tilewright.records import dataclass
 from tilewright.targets.llvm.values import Lanes, exact_product, exact_sum, intrinsic, polynomial, through_double
 from tilewright.targets.llvm.vector_math_exp import FORMATS, reduce
 from tilewright.targets.llvm.vector_math_log import NATURAL

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from llvmlite import ir
 
+from tilewright.records import dataclass
 from tilewright.targets.llvm.values import (
     DOUBLE,
     Builder,

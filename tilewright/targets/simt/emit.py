@@ -8,7 +8,7 @@ A target derives its emitter from `BlockEmitter`, and adds the operations that o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 from typing import Any
 
@@ -25,6 +25,7 @@ from tilewright.layout import Layout
 from tilewright.machines.machine import Machine
 from tilewright.passes.warps.tile_lower_to_warps import layout_of, parsed
 from tilewright.passes.warps.warp_space import SCALAR
+from tilewright.records import dataclass
 from tilewright.targets.llvm.conversions import load_form, narrow, widen
 from tilewright.targets.llvm.values import declare_features
 from tilewright.targets.simt.emit_memory import (

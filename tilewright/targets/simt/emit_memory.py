@@ -7,7 +7,6 @@ element is stored by one of the threads that hold it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from llvmlite import ir
 from xdsl.ir.affine import AffineExpr
@@ -26,6 +25,7 @@ from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.iters import XorTerm
 from tilewright.layout.refinement import Copy, Slot
 from tilewright.passes.affine_access import linear_form
+from tilewright.records import dataclass
 from tilewright.targets.llvm.conversions import load_form, narrow, register_form, widen
 from tilewright.targets.llvm.values import undefined
 from tilewright.targets.simt.fragments import Builder, Coordinates, Value, held, i32, is_packed, registers_of

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llvmlite import ir
 
 from tilewright import dtypes
 from tilewright.dtypes import DType
+from tilewright.records import dataclass
 from tilewright.targets.llvm.conversions import load_form, widen
 from tilewright.targets.llvm.values import intrinsic
 from tilewright.targets.simt.emit_memory import Memory

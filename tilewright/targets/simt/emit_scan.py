@@ -8,10 +8,10 @@ blocks one after the other, a lane's by shuffles from lanes 1, 2, 4, ... blocks 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.refinement import IndexDigit, Slot, Table
+from tilewright.records import dataclass
 from tilewright.targets.simt.emit_relayout import from_lane
 from tilewright.targets.simt.fragments import (
     Builder,

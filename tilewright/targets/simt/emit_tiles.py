@@ -6,7 +6,7 @@ Tiles without a layout are functions of an index, which are called where an elem
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 from typing import Any
 
@@ -23,6 +23,7 @@ from tilewright.layout import Layout
 from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.refinement import IndexDigit, Slot
 from tilewright.passes.warps.tile_lower_to_warps import layout_of
+from tilewright.records import dataclass
 from tilewright.targets.llvm.conversions import load_form, narrow, register_form, widen
 from tilewright.targets.llvm.values import with_element
 from tilewright.targets.llvm.vector_math import SUPPORTED as MATHEMATICS

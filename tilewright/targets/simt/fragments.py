@@ -7,7 +7,7 @@ holds none is of a thread that has what the thread at position 0 has.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -22,6 +22,7 @@ from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.dims import static
 from tilewright.layout.iters import fuse_digits, weighted
 from tilewright.layout.refinement import Content, Copy, IndexDigit, Slot, Table
+from tilewright.records import dataclass
 from tilewright.targets.llvm.conversions import load_form, narrow, register_form, widen
 from tilewright.targets.llvm.values import with_element
 

@@ -7,11 +7,11 @@ function that is one instruction an element is not worth the lines that build a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from llvmlite import ir
 
 from tilewright.cached import cached_property
+from tilewright.records import dataclass
 from tilewright.targets.llvm.values import Builder, Value, element_of, lanes_of, splat, undefined
 
 # Elements of a vector: more of them are no fewer lines, and more are alive at a time.

@@ -9,10 +9,11 @@ take.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from llvmlite import ir
 
+from tilewright.records import dataclass
 from tilewright.targets.simt.emit_memory import Memory, memory_axis, offset_of
 from tilewright.targets.simt.fragments import Builder, Value, i32
 

@@ -8,7 +8,6 @@ elements are in the tile and in the array together or not at all.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import gcd
 
 from xdsl.ir.affine import AffineMap
@@ -17,6 +16,7 @@ from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.iters import XorTerm
 from tilewright.layout.refinement import IndexDigit, refine
 from tilewright.passes.affine_access import Form, Index, linear_form
+from tilewright.records import dataclass
 from tilewright.targets.simt.emit_memory import Memory, Window, memory_axis
 
 WIDEST_BYTES = 16

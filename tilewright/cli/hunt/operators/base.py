@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 from tilewright.cli.hunt.program import Parameter, Type
 from tilewright.dtypes import DType, by_name
+from tilewright.records import dataclass
 
 Form: TypeAlias = Callable[..., Any]
 

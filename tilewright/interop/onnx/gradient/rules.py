@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tilewright.api.array import Array
@@ -11,6 +10,7 @@ from tilewright.api.lifting import emit, full
 from tilewright.errors import UnsupportedOperatorError
 from tilewright.frontend.trace import Node
 from tilewright.frontend.tracing import current_graph
+from tilewright.records import dataclass
 
 Cotangents = Sequence[Array | None]
 

@@ -6,12 +6,13 @@ Arrays are (steps, batch, size), or (batch, steps, size) with `layout`; weights 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tilewright import api as tw
 from tilewright.api.array import Array
 from tilewright.interop.onnx.registry import Node, operator
+from tilewright.records import dataclass
 
 Activation = Callable[[Array], Array]
 

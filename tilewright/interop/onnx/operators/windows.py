@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from tilewright.api.array import Array
 from tilewright.api.lifting import emit
 from tilewright.interop.onnx.operators.elementwise import wide
 from tilewright.interop.onnx.registry import Node, lifted, operator
+from tilewright.records import dataclass
 
 Sizes = tuple[int, ...]
 # What is tabulated while tracing must fit into memory.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tilewright import api as tw
@@ -19,6 +18,7 @@ from tilewright.interop.stablehlo.operators.reduction import combined
 from tilewright.interop.stablehlo.regions import chosen_argument, combiner
 from tilewright.interop.stablehlo.registry import Node, as_integers, operation
 from tilewright.primitives import Shape
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True)

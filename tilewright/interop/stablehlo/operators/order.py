@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from tilewright.interop.stablehlo.ir import Block, Operation
 from tilewright.interop.stablehlo.operators.elementwise import in_total_order, total_order
 from tilewright.interop.stablehlo.regions import Expressions
 from tilewright.interop.stablehlo.registry import Node, operation
+from tilewright.records import dataclass
 
 # Orders that are no comparisons of keys compare all elements with each other.
 _MAX_COMPARED = 1 << 11

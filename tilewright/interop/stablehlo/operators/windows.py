@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from tilewright.interop.stablehlo.operators.reduction import combined, halves, i
 from tilewright.interop.stablehlo.regions import combiner
 from tilewright.interop.stablehlo.registry import Node, operation
 from tilewright.primitives import Shape, window_sizes
+from tilewright.records import dataclass
 
 # Windows that are taken apart place by place make a few operations for each.
 _MAX_PLACES = 4096

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tilewright import api as tw
 from tilewright.api.array import Array
 from tilewright.interop.torch.operators.padding import padded
 from tilewright.interop.torch.registry import operator
+from tilewright.records import dataclass
 
 Sizes = tuple[int, ...]
 # Elements of a window up to which the gradient of the weight is a product each. One correlation takes 0.9 to 1.0 times

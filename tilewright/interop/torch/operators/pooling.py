@@ -6,7 +6,6 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from tilewright.errors import UnsupportedOperatorError
 from tilewright.interop.torch.operators.padding import padded
 from tilewright.interop.torch.registry import operator
 from tilewright.interop.torch.tensors import widened
+from tilewright.records import dataclass
 
 Sizes = tuple[int, ...]
 # Windows are looked at one element after the other, all places at once.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llvmlite import ir
 
 from tilewright.dtypes import DType
+from tilewright.records import dataclass
 from tilewright.targets.cpu.loops import I1, I64, add, broadcast, i64, multiply, offset_pointer, prefetch, static
 from tilewright.targets.cpu.masked_memory import masked_load, masked_store
 from tilewright.targets.llvm.conversions import register_form

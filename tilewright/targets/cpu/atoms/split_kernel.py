@@ -8,11 +8,11 @@ the left operand may be taken apart for the next block.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from llvmlite import ir
 
 from tilewright.machines.machine import MatrixAtom
+from tilewright.records import dataclass
 from tilewright.targets.cpu.atoms.micro_kernel import Ahead
 from tilewright.targets.cpu.atoms.tile_kernel import WORD_BYTES, TileRegisters
 from tilewright.targets.cpu.loops import add, i64, loop, multiply, offset_pointer, prefetch

@@ -6,11 +6,10 @@ Source: Intel 64 instruction set reference, LDTILECFG, TILELOADD, TDPBF16PS, TDP
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llvmlite import ir
 
 from tilewright.machines.machine import MatrixAtom
+from tilewright.records import dataclass
 from tilewright.targets.cpu.atoms.micro_kernel import Walk
 from tilewright.targets.cpu.loops import I8, I64, POINTER, i64, loop, multiply, offset_pointer
 from tilewright.targets.llvm.values import Builder, Value

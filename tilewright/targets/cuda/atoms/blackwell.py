@@ -7,11 +7,11 @@ Addresses of tensor memory are 32-bit numbers: the lane in the upper half, the c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from llvmlite import ir
 
 from tilewright.errors import CompilerBug
+from tilewright.records import dataclass
 from tilewright.targets.cuda.atoms.hopper import I16, I32, VOID, Builder, Value, assembly, chip
 
 _TENSOR = ir.PointerType(addrspace=6)

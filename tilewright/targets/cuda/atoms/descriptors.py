@@ -7,7 +7,6 @@ layout.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +16,7 @@ from tilewright.dtypes import DType
 from tilewright.layout import Layout
 from tilewright.layout.construct import line_swizzle
 from tilewright.layout.relayout import Reason
+from tilewright.records import dataclass
 
 Builder = Any  # llvmlite carries no annotations
 Value = Any

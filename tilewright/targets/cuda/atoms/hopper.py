@@ -8,13 +8,13 @@ there are some; wgmma has none. Pointers to shared memory are in address space 3
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
 from llvmlite import ir
 
 from tilewright.errors import CompilerBug
+from tilewright.records import dataclass
 
 Builder = Any  # llvmlite carries no annotations
 Value = Any

@@ -9,7 +9,7 @@ lines of matrix j; lane l has of each matrix the two elements of 16 bits at line
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from math import prod
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ from tilewright.errors import CompilerBug
 from tilewright.layout import Layout
 from tilewright.layout.axes import Kind
 from tilewright.layout.refinement import IndexDigit, Slot, Table
+from tilewright.records import dataclass
 from tilewright.semantics.warps.block_memory import places_in
 from tilewright.targets.llvm.values import undefined
 from tilewright.targets.simt.emit_memory import Memory

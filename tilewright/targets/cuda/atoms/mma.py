@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from llvmlite import ir
 
 from tilewright.errors import CompilerBug
+from tilewright.records import dataclass
 from tilewright.targets.cuda.atoms.matrices import Matrices
 from tilewright.targets.simt.emit_memory import Memory
 from tilewright.targets.simt.fragments import I32, Builder, Fragment, Threads, Value, i32

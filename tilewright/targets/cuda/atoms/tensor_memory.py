@@ -7,7 +7,7 @@ PTX ISA 9.7.16, "TensorCore 5th Generation Family Instructions". An instruction 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from llvmlite import ir
 from xdsl.ir import Operation, SSAValue
@@ -23,6 +23,7 @@ from tilewright.layout.relayout import Reason
 from tilewright.layout.views import permute
 from tilewright.passes.warps.tile_lower_to_warps import layout_of
 from tilewright.passes.warps.warp_space import SHARED
+from tilewright.records import dataclass
 from tilewright.semantics.warps.block_memory import coordinates_on
 from tilewright.targets.cuda.atoms import blackwell, hopper
 from tilewright.targets.cuda.atoms.descriptors import OperandFields, descriptor_of, matrix_descriptor

@@ -8,7 +8,6 @@ depth; those of an MMA are one group, which `wait` counts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from llvmlite import ir
 
@@ -19,6 +18,7 @@ from tilewright.layout.operations import rename_axis
 from tilewright.layout.relayout import Reason
 from tilewright.layout.views import permute
 from tilewright.passes.warps.warp_space import SHARED
+from tilewright.records import dataclass
 from tilewright.targets.cuda.atoms import hopper
 from tilewright.targets.cuda.atoms.descriptors import OperandFields, descriptor_of, matrix_descriptor
 from tilewright.targets.cuda.atoms.mma import words_of
