@@ -83,6 +83,10 @@ def build_executable(
 ) -> Executable:
     """Run the whole compiler. The texts of the stages cost time: only looking at them needs them. `constants` are the
     captured arrays, by default safe copies."""
+    manifest, machine_name = target_named(target)
+    if manifest.start is not None:
+        manifest.start(machine_name)
+    # A process that finds its programs in the cache imports none of these.
     from tilewright import pipelines
     from tilewright.frontend.build import build_module
 
