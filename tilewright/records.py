@@ -8,30 +8,35 @@ text are functions over the names of the fields, and the constructor is compiled
 from __future__ import annotations
 
 import dataclasses
+import inspect
+from abc import update_abstractmethods
 from collections.abc import Callable
 from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
+
+_standard = dataclasses.dataclass
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
 else:
 
     def dataclass(cls: type | None = None, /, **options: bool) -> Any:
-        """Define a dataclass as `dataclasses.dataclass` does, with its `frozen`, `eq`, `repr` and `slots`."""
+        """Define a dataclass as `dataclasses.dataclass` does, which defines those with slots and other rare options."""
         return _defined(cls, **options) if cls is not None else lambda cls: _defined(cls, **options)
 
 
-def _defined(cls: type, *, frozen: bool = False, eq: bool = True, repr: bool = True, slots: bool = False) -> type:
-    inherited = getattr(cls, "__dataclass_params__", None)
-    if slots or (inherited is not None and inherited.frozen):
-        # Slots need a second class, which the standard library makes; frozen classes of its own have only such heirs.
-        made: type = dataclasses.dataclass(frozen=frozen, eq=eq, repr=repr, slots=slots)(cls)
+def _defined(
+    cls: type, *, frozen: bool = False, init: bool = True, repr: bool = True, eq: bool = True, **rare: bool
+) -> type:
+    annotations = inspect.get_annotations(cls)
+    if rare or any("InitVar" in str(annotation) for annotation in annotations.values()):
+        made: type = _standard(frozen=frozen, init=init, repr=repr, eq=eq, **rare)(cls)
         return made
-    if cls.__doc__ is None:
-        cls.__doc__ = cls.__name__  # instead of the signature, which takes long to make
-    dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
-    methods: dict[str, Any] = {"__init__": _Constructor(cls, frozen)}
+    _set_fields(cls, annotations, {"frozen": frozen, "init": init, "repr": repr, "eq": eq})
+    methods: dict[str, Any] = {}
+    if init:
+        methods["__init__"] = _Constructor(cls, frozen)
     if repr:
         methods["__repr__"] = _repr(cls)
     if eq:
@@ -43,14 +48,43 @@ def _defined(cls: type, *, frozen: bool = False, eq: bool = True, repr: bool = T
     for name, method in methods.items():
         if name not in own:
             setattr(cls, name, method)
-    return cls
+    return update_abstractmethods(cls)
+
+
+def _set_fields(cls: Any, annotations: dict[str, Any], options: dict[str, bool]) -> None:
+    """Set what `dataclasses` reads of a class: its fields, its options, and defaults as values of the class."""
+    own = {name: vars(cls)[name] for name in annotations if name in vars(cls)}
+    # The standard library makes the fields, of a class that has only these, no methods, and a text: to a class without
+    # one it gives its signature, which takes long to make.
+    twin: Any = type(
+        cls.__name__, (), {"__module__": cls.__module__, "__annotations__": annotations, "__doc__": "-", **own}
+    )
+    _standard(init=False, repr=False, eq=False)(twin)
+    for name, value in own.items():
+        if isinstance(value, dataclasses.Field):
+            if name in vars(twin):
+                setattr(cls, name, vars(twin)[name])
+            else:
+                delattr(cls, name)
+    for option, value in options.items():
+        setattr(twin.__dataclass_params__, option, value)
+    cls.__dataclass_params__ = twin.__dataclass_params__
+    fields: dict[str, Any] = {}
+    for base in (*reversed(cls.__mro__[1:]), twin):
+        fields |= getattr(base, "__dataclass_fields__", {})
+    cls.__dataclass_fields__ = fields
+    if "__match_args__" not in vars(cls):
+        cls.__match_args__ = tuple(each.name for each in dataclasses.fields(cls) if each.init and not each.kw_only)
+    if cls.__doc__ is None:
+        cls.__doc__ = cls.__name__
 
 
 def _values(names: list[str]) -> Callable[[object], tuple[Any, ...]]:
     """The values of fields as a tuple."""
-    if len(names) > 1:
-        return attrgetter(*names)
-    return lambda record: tuple(getattr(record, name) for name in names)
+    if not names:
+        return lambda record: ()
+    values = attrgetter(*names)
+    return values if len(names) > 1 else lambda record: (values(record),)
 
 
 def _eq(cls: type) -> Callable[[Any, object], bool]:
