@@ -157,15 +157,6 @@ def is_by_rows(array: SSAValue) -> bool:
     return stored_pages(array).is_row_major
 
 
-def same_pages(before: Sequence[int], after: Sequence[int]) -> bool:
-    """Whether an array that is reshaped has the same pages in the same order: its rows are as long, and are cut into
-    pages of the same rows."""
-    first, second = ((*(1,) * (2 - len(shape)), *shape) for shape in (before, after))
-    if first[-1] != second[-1]:
-        return False
-    return first[-2] == second[-2] or (first[-2] % TILE == 0 and second[-2] % TILE == 0)
-
-
 # ---- structure ------------------------------------------------------------------------------------------------------
 
 
