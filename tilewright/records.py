@@ -1,21 +1,20 @@
 """Dataclasses that are quick to define.
 
 `dataclasses.dataclass` compiles six methods of each class when the class is defined, in half a millisecond, and a
-process that compiles a small program imports hundreds of classes and makes instances of some. Here comparison, hash and
-text are functions over the names of the fields, and the constructor is compiled when it is first looked up.
+process that compiles a small program imports hundreds of classes and uses some. Here all that is derived from the
+fields, and the fields themselves, are made when they are first looked up. Only the constructor is compiled.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from abc import update_abstractmethods
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from reprlib import recursive_repr
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-_standard = dataclasses.dataclass
+_standard: Any = dataclasses.dataclass
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
@@ -27,146 +26,174 @@ else:
 
 
 def _defined(
-    cls: type, *, frozen: bool = False, init: bool = True, repr: bool = True, eq: bool = True, **rare: bool
-) -> type:
-    annotations = inspect.get_annotations(cls)
-    if rare or any("InitVar" in str(annotation) for annotation in annotations.values()):
-        made: type = _standard(frozen=frozen, init=init, repr=repr, eq=eq, **rare)(cls)
-        return made
-    _set_fields(cls, annotations, {"frozen": frozen, "init": init, "repr": repr, "eq": eq})
-    methods: dict[str, Any] = {}
-    if init:
-        methods["__init__"] = _Constructor(cls, frozen)
-    if repr:
-        methods["__repr__"] = _repr(cls)
-    if eq:
-        methods["__eq__"] = _eq(cls)
-        methods["__hash__"] = _hash(cls) if frozen else None
-    if frozen:
-        methods["__setattr__"], methods["__delattr__"] = _frozen(cls)
-    own = {name for name, method in vars(cls).items() if method is not None}  # a comparison alone makes its hash None
-    for name, method in methods.items():
+    cls: Any, *, frozen: bool = False, init: bool = True, repr: bool = True, eq: bool = True, **rare: bool
+) -> Any:
+    annotations: Mapping[str, Any] = cls.__annotations__
+    if rare or any(map(_is_init_var, annotations.values())):
+        return _standard(frozen=frozen, init=init, repr=repr, eq=eq, **rare)(cls)
+    given = cast("Mapping[str, Any]", cls.__dict__)
+    defaults = {name: given[name] for name in annotations if name in given}
+    for name, value in defaults.items():
+        if isinstance(value, dataclasses.Field):
+            default: Any = cast("dataclasses.Field[Any]", value).default
+            if default is dataclasses.MISSING:
+                delattr(cls, name)
+            else:
+                setattr(cls, name, default)
+    if cls.__doc__ is None:
+        cls.__doc__ = cls.__name__
+    made = _Derived(cls, annotations, defaults, {"frozen": frozen, "init": init, "repr": repr, "eq": eq})
+    names = ["__match_args__", *["__init__"] * init, *["__repr__"] * repr, *["__eq__"] * eq]
+    own = {name for name, method in given.items() if method is not None}  # a comparison alone makes its hash None
+    if eq and "__hash__" not in own:
+        cls.__hash__ = _Late(made, "__hash__") if frozen else None
+    for name in (*names, *(("__setattr__", "__delattr__") if frozen else ())):
         if name not in own:
-            setattr(cls, name, method)
+            setattr(cls, name, _Late(made, name))
+    cls.__dataclass_fields__ = _Late(made, "__dataclass_fields__")
+    cls.__dataclass_params__ = _Late(made, "__dataclass_params__")
     return update_abstractmethods(cls)
 
 
-def _set_fields(cls: Any, annotations: dict[str, Any], options: dict[str, bool]) -> None:
-    """Set what `dataclasses` reads of a class: its fields, its options, and defaults as values of the class."""
-    own = {name: vars(cls)[name] for name in annotations if name in vars(cls)}
-    # The standard library makes the fields, of a class that has only these, no methods, and a text: to a class without
-    # one it gives its signature, which takes long to make.
-    twin: Any = type(
-        cls.__name__, (), {"__module__": cls.__module__, "__annotations__": annotations, "__doc__": "-", **own}
-    )
-    _standard(init=False, repr=False, eq=False)(twin)
-    for name, value in own.items():
-        if isinstance(value, dataclasses.Field):
-            if name in vars(twin):
-                setattr(cls, name, vars(twin)[name])
-            else:
-                delattr(cls, name)
-    for option, value in options.items():
-        setattr(twin.__dataclass_params__, option, value)
-    cls.__dataclass_params__ = twin.__dataclass_params__
-    fields: dict[str, Any] = {}
-    for base in (*reversed(cls.__mro__[1:]), twin):
-        fields |= getattr(base, "__dataclass_fields__", {})
-    cls.__dataclass_fields__ = fields
-    if "__match_args__" not in vars(cls):
-        cls.__match_args__ = tuple(each.name for each in dataclasses.fields(cls) if each.init and not each.kw_only)
-    if cls.__doc__ is None:
-        cls.__doc__ = cls.__name__
+def _is_init_var(annotation: object) -> bool:
+    return "InitVar" in annotation if isinstance(annotation, str) else isinstance(annotation, dataclasses.InitVar)
 
 
-def _values(names: list[str]) -> Callable[[object], tuple[Any, ...]]:
-    """The values of fields as a tuple."""
-    if not names:
-        return lambda record: ()
-    values = attrgetter(*names)
-    return values if len(names) > 1 else lambda record: (values(record),)
+class _Late:
+    """What a class has by a name: made when it is first looked up, and then in the place of this object."""
 
-
-def _eq(cls: type) -> Callable[[Any, object], bool]:
-    values = _values([field.name for field in dataclasses.fields(cls) if field.compare])
-
-    def __eq__(self: Any, other: object) -> bool:
-        if other.__class__ is self.__class__:
-            return values(self) == values(other)
-        return NotImplemented
-
-    return __eq__
-
-
-def _hash(cls: type) -> Callable[[Any], int]:
-    fields = dataclasses.fields(cls)
-    values = _values([field.name for field in fields if (field.compare if field.hash is None else field.hash)])
-    return lambda self: hash(values(self))
-
-
-def _repr(cls: type) -> Callable[[Any], str]:
-    names = [field.name for field in dataclasses.fields(cls) if field.repr]
-
-    def __repr__(self: Any) -> str:
-        return f"{self.__class__.__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
-
-    return recursive_repr()(__repr__)
-
-
-def _frozen(cls: type) -> tuple[Callable[..., None], Callable[..., None]]:
-    names = frozenset(field.name for field in dataclasses.fields(cls))
-
-    def __setattr__(self: Any, name: str, value: object) -> None:
-        if type(self) is cls or name in names:
-            raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
-        super(cls, self).__setattr__(name, value)
-
-    def __delattr__(self: Any, name: str) -> None:
-        if type(self) is cls or name in names:
-            raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
-        super(cls, self).__delattr__(name)
-
-    return __setattr__, __delattr__
-
-
-class _Constructor:
-    """Compiles the constructor of a class when it is first looked up, which then takes its place."""
-
-    def __init__(self, cls: type, frozen: bool) -> None:
-        self._cls = cls
-        self._frozen = frozen
+    def __init__(self, made: _Derived, name: str) -> None:
+        self._made = made
+        self._name = name
 
     def __get__(self, record: object | None, owner: type | None = None) -> Any:
-        constructor = _constructor(self._cls, self._frozen)
-        self._cls.__init__ = constructor
-        return constructor.__get__(record, owner)
+        value = _MAKERS[self._name](self._made)
+        setattr(self._made.cls, self._name, value)
+        return value.__get__(record, owner) if hasattr(value, "__get__") else value
 
 
-def _constructor(cls: type, frozen: bool) -> Any:
-    """The function of the text `def __init__(self, a, b=...): self.a = a; self.b = b`."""
-    known: dict[str, Any] = {"_missing": dataclasses.MISSING, "_set": object.__setattr__}
-    parameters: list[str] = []
-    body: list[str] = []
-    for field in sorted(dataclasses.fields(cls), key=lambda field: bool(field.kw_only)):
-        name, value = field.name, field.name
-        if field.kw_only and field.init and "*" not in parameters:
-            parameters.append("*")
-        if field.default_factory is not dataclasses.MISSING:
-            known[f"_make_{name}"], known[f"_{name}"] = field.default_factory, dataclasses.MISSING
-            value = f"_make_{name}() if {name} is _missing else {name}" if field.init else f"_make_{name}()"
-        elif field.default is not dataclasses.MISSING:
-            known[f"_{name}"] = field.default
-        elif not field.init:
-            continue
-        if field.init:
-            parameters.append(f"{name}=_{name}" if f"_{name}" in known else name)
-        elif field.default_factory is dataclasses.MISSING:
-            continue  # the class has the default
-        body.append(f"_set(self, '{name}', {value})" if frozen else f"self.{name} = {value}")
-    if hasattr(cls, "__post_init__"):
-        body.append("self.__post_init__()")
-    text = f"def __init__({', '.join(['self', *parameters])}):\n " + "\n ".join(body or ["pass"])
-    exec(text, known)
-    constructor = known["__init__"]
-    constructor.__module__, constructor.__qualname__ = cls.__module__, f"{cls.__qualname__}.__init__"
-    return constructor
+class _Derived:
+    """What follows from the annotations of a class, its defaults by field, and the options of its definition."""
+
+    def __init__(
+        self, cls: Any, annotations: Mapping[str, Any], defaults: Mapping[str, Any], options: Mapping[str, bool]
+    ) -> None:
+        self.cls = cls
+        self._annotations = annotations
+        self._defaults = defaults
+        self._options = options
+
+    def fields(self) -> dict[str, dataclasses.Field[Any]]:
+        """Fields by name, those of bases first."""
+        found: dict[str, dataclasses.Field[Any]] = {}
+        for base in reversed(self.cls.__mro__[1:]):
+            found |= getattr(base, "__dataclass_fields__", {})
+        return found | self._twin(self._annotations, self._defaults).__dataclass_fields__
+
+    def parameters(self) -> Any:
+        """The options as `dataclasses` keeps them."""
+        found = self._twin({}, {}).__dataclass_params__
+        for name, value in self._options.items():
+            setattr(found, name, value)
+        return found
+
+    def _twin(self, annotations: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
+        """A class of the standard library with the same fields and nothing else. It has a text: to a class without one
+        the library gives its signature, which takes long to make."""
+        names = {"__module__": self.cls.__module__, "__annotations__": dict(annotations), "__doc__": "-"}
+        return _standard(init=False, repr=False, eq=False)(type(self.cls.__name__, (), {**defaults, **names}))
+
+    def match_args(self) -> tuple[str, ...]:
+        return tuple(field.name for field in dataclasses.fields(self.cls) if field.init and not field.kw_only)
+
+    def eq(self) -> Callable[[Any, object], bool]:
+        values = self._values(lambda field: field.compare)
+
+        def __eq__(self: Any, other: object) -> bool:
+            if other.__class__ is self.__class__:
+                return values(self) == values(other)
+            return NotImplemented
+
+        return __eq__
+
+    def hash(self) -> Callable[[Any], int]:
+        values = self._values(lambda field: field.compare if field.hash is None else field.hash)
+        return lambda self: hash(values(self))
+
+    def _values(self, chosen: Callable[[dataclasses.Field[Any]], bool]) -> Callable[[object], tuple[Any, ...]]:
+        """The values of the chosen fields as a tuple."""
+        names = [field.name for field in dataclasses.fields(self.cls) if chosen(field)]
+        if not names:
+            return lambda record: ()
+        values = attrgetter(*names)
+        return values if len(names) > 1 else lambda record: (values(record),)
+
+    def repr(self) -> Callable[[Any], str]:
+        names = [field.name for field in dataclasses.fields(self.cls) if field.repr]
+
+        def __repr__(self: Any) -> str:
+            return f"{self.__class__.__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
+        return recursive_repr()(__repr__)
+
+    def setattr(self) -> Callable[..., None]:
+        cls: type = self.cls
+        names = frozenset(field.name for field in dataclasses.fields(self.cls))
+
+        def __setattr__(self: Any, name: str, value: object) -> None:
+            if type(self) is cls or name in names:
+                raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+            super(cls, self).__setattr__(name, value)
+
+        return __setattr__
+
+    def delattr(self) -> Callable[..., None]:
+        cls: type = self.cls
+        names = frozenset(field.name for field in dataclasses.fields(self.cls))
+
+        def __delattr__(self: Any, name: str) -> None:
+            if type(self) is cls or name in names:
+                raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+            super(cls, self).__delattr__(name)
+
+        return __delattr__
+
+    def init(self) -> Any:
+        """The function of the text `def __init__(self, a, b=...): self.a = a; self.b = b`."""
+        known: dict[str, Any] = {"_missing": dataclasses.MISSING, "_set": object.__setattr__}
+        parameters: list[str] = []
+        body: list[str] = []
+        for field in sorted(dataclasses.fields(self.cls), key=lambda field: bool(field.kw_only)):
+            name, value = field.name, field.name
+            if field.kw_only and field.init and "*" not in parameters:
+                parameters.append("*")
+            if field.default_factory is not dataclasses.MISSING:
+                known[f"_make_{name}"], known[f"_{name}"] = field.default_factory, dataclasses.MISSING
+                value = f"_make_{name}() if {name} is _missing else {name}" if field.init else f"_make_{name}()"
+            elif not field.init:
+                continue  # the class has its default, if any
+            elif field.default is not dataclasses.MISSING:
+                known[f"_{name}"] = field.default
+            if field.init:
+                parameters.append(f"{name}=_{name}" if f"_{name}" in known else name)
+            body.append(f"_set(self, '{name}', {value})" if self._options["frozen"] else f"self.{name} = {value}")
+        if hasattr(self.cls, "__post_init__"):
+            body.append("self.__post_init__()")
+        text = f"def __init__({', '.join(['self', *parameters])}):\n " + "\n ".join(body or ["pass"])
+        exec(text, known)
+        made = known["__init__"]
+        made.__module__, made.__qualname__ = self.cls.__module__, f"{self.cls.__qualname__}.__init__"
+        return made
+
+
+_MAKERS: dict[str, Callable[[_Derived], Any]] = {
+    "__dataclass_fields__": _Derived.fields,
+    "__dataclass_params__": _Derived.parameters,
+    "__match_args__": _Derived.match_args,
+    "__init__": _Derived.init,
+    "__repr__": _Derived.repr,
+    "__eq__": _Derived.eq,
+    "__hash__": _Derived.hash,
+    "__setattr__": _Derived.setattr,
+    "__delattr__": _Derived.delattr,
+}

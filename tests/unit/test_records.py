@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import copy
 import dataclasses
 import inspect
@@ -81,8 +82,31 @@ def classes(dataclass: Any) -> dict[str, type]:
         def __eq__(self, other: object) -> bool:
             return isinstance(other, Parent)
 
-    found = (Point, Box, Node, Named, Empty, Slots, Heir, Parent)
+    class Abstract(abc.ABC):
+        @abc.abstractmethod
+        def __hash__(self) -> int: ...
+
+    @dataclass(frozen=True)
+    class Concrete(Abstract):
+        x: int = 1
+
+    @dataclass
+    class Given:
+        x: int
+        start: dataclasses.InitVar[int] = 0
+
+        def __post_init__(self, start: int) -> None:
+            self.x += start
+
+    @dataclass(init=False)
+    class Bare:
+        x: int = 4
+
+    found = (Point, Box, Node, Named, Empty, Slots, Heir, Parent, Concrete, Given, Bare)
     return {each.__name__: each for each in found}
+
+
+OPTIONS = ("init", "repr", "eq", "order", "unsafe_hash", "frozen")
 
 
 def outcome(make: Any) -> object:
@@ -119,6 +143,10 @@ CALLS: dict[str, Any] = {
     "too many": lambda c: c["Point"](1, 2, 3),
     "unknown": lambda c: c["Point"](1, z=3),
     "keyword as position": lambda c: c["Box"](1, [], 3, 4),
+    "abstract method": lambda c: [c["Concrete"](2), hash(c["Concrete"](2))],
+    "argument that is no field": lambda c: [c["Given"](1, 2), c["Given"](1, start=5)],
+    "no constructor": lambda c: [c["Bare"](), outcome(lambda: c["Bare"](1))],
+    "options": lambda c: [[getattr(each.__dataclass_params__, o) for o in OPTIONS] for each in c.values()],
     "match": lambda c: [each.__match_args__ for each in c.values()],
     "copies": lambda c: [copy.copy(c["Point"](1)), copy.deepcopy(c["Box"](1, ["a"]))],
     "signature": lambda c: [str(inspect.signature(c[name])).replace(" -> None", "") for name in ("Empty", "Slots")],
@@ -131,6 +159,35 @@ CALLS: dict[str, Any] = {
 def test_a_record_behaves_as_a_dataclass(name: str) -> None:
     ours, theirs = (outcome(lambda define=define: CALLS[name](classes(define))) for define in DEFINE.values())
     assert ours == theirs
+
+
+@pytest.mark.parametrize("base", DEFINE)
+@pytest.mark.parametrize("heir", DEFINE)
+@pytest.mark.parametrize("frozen", [True, False])
+def test_records_and_dataclasses_inherit_from_each_other(base: str, heir: str, frozen: bool) -> None:
+    @DEFINE[base](frozen=frozen)
+    class Base:
+        x: int
+        y: list[int] = field(default_factory=list)
+
+    @DEFINE[heir](frozen=frozen)
+    class Heir(Base):
+        z: int = 3
+        x: int = 2
+
+    made = Heir(1, z=5)
+    assert dataclasses.astuple(made) == (1, [], 5)
+    assert [each.name for each in dataclasses.fields(Heir)] == ["x", "y", "z"]
+    assert made == Heir(1, [], 5) != Heir(1, [], 6)
+    assert repr(made).endswith("Heir(x=1, y=[], z=5)")
+    if frozen:
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            made.x = 2
+
+
+def test_the_definition_of_dialects_leaves_dataclasses_as_they_are() -> None:
+    code = "import dataclasses as d; known = d.dataclass; import tilewright.dialects; print(known is d.dataclass)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"True\n"
 
 
 def test_a_record_that_holds_itself_has_a_text() -> None:
