@@ -2,7 +2,7 @@
 
 `dataclasses.dataclass` compiles six methods of each class when the class is defined, in half a millisecond, and a
 process that compiles a small program imports hundreds of classes and uses some. Here all that is derived from the
-fields, and the fields themselves, are made when they are first looked up. Only the constructor is compiled.
+fields, and the fields themselves, are made when they are first looked up.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from abc import update_abstractmethods
 from collections.abc import Callable, Mapping
-from operator import attrgetter
+from functools import cache
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any, cast
 
@@ -107,26 +107,11 @@ class _Derived:
         return tuple(field.name for field in dataclasses.fields(self.cls) if field.init and not field.kw_only)
 
     def eq(self) -> Callable[[Any, object], bool]:
-        values = self._values(lambda field: field.compare)
-
-        def __eq__(self: Any, other: object) -> bool:
-            if other.__class__ is self.__class__:
-                return values(self) == values(other)
-            return NotImplemented
-
-        return __eq__
+        return _eq(tuple(field.name for field in dataclasses.fields(self.cls) if field.compare))
 
     def hash(self) -> Callable[[Any], int]:
-        values = self._values(lambda field: field.compare if field.hash is None else field.hash)
-        return lambda self: hash(values(self))
-
-    def _values(self, chosen: Callable[[dataclasses.Field[Any]], bool]) -> Callable[[object], tuple[Any, ...]]:
-        """The values of the chosen fields as a tuple."""
-        names = [field.name for field in dataclasses.fields(self.cls) if chosen(field)]
-        if not names:
-            return lambda record: ()
-        values = attrgetter(*names)
-        return values if len(names) > 1 else lambda record: (values(record),)
+        fields = dataclasses.fields(self.cls)
+        return _hash(tuple(field.name for field in fields if (field.compare if field.hash is None else field.hash)))
 
     def repr(self) -> Callable[[Any], str]:
         names = [field.name for field in dataclasses.fields(self.cls) if field.repr]
@@ -180,10 +165,32 @@ class _Derived:
         if hasattr(self.cls, "__post_init__"):
             body.append("self.__post_init__()")
         text = f"def __init__({', '.join(['self', *parameters])}):\n " + "\n ".join(body or ["pass"])
-        exec(text, known)
-        made = known["__init__"]
+        made = _function("__init__", text, known)
         made.__module__, made.__qualname__ = self.cls.__module__, f"{self.cls.__qualname__}.__init__"
         return made
+
+
+@cache
+def _eq(names: tuple[str, ...]) -> Callable[[Any, object], bool]:
+    """The comparison of all classes that have these fields."""
+    left, right = _tuple("self", names), _tuple("other", names)
+    same = f"if other.__class__ is self.__class__:\n  return {left} == {right}"
+    return _function("__eq__", f"def __eq__(self, other):\n {same}\n return NotImplemented", {})
+
+
+@cache
+def _hash(names: tuple[str, ...]) -> Callable[[Any], int]:
+    return _function("__hash__", f"def __hash__(self):\n return hash({_tuple('self', names)})", {})
+
+
+def _tuple(record: str, names: tuple[str, ...]) -> str:
+    return f"({''.join(f'{record}.{name}, ' for name in names)})"
+
+
+def _function(name: str, text: str, known: dict[str, Any]) -> Any:
+    """The function that a text defines, which may use what is `known`."""
+    exec(text, known)
+    return known[name]
 
 
 _MAKERS: dict[str, Callable[[_Derived], Any]] = {

@@ -84,9 +84,7 @@ def build_executable(
 ) -> Executable:
     """Run the whole compiler. The texts of the stages cost time: only looking at them needs them. `constants` are the
     captured arrays, by default safe copies."""
-    manifest, machine_name = target_named(target)
-    if manifest.start is not None:
-        manifest.start(machine_name)
+    _start(target)
     # A process that finds its programs in the cache imports none of these.
     importlib.import_module("tilewright.dialects")  # before other modules import xDSL themselves
     from tilewright import pipelines
@@ -95,6 +93,13 @@ def build_executable(
     captured = graph.snapshot() if constants is None else constants
     module = build_module(graph)
     return pipelines.compile_module(module, captured, target, donate, graph.name, keep_stages, storage, schedule)
+
+
+def _start(target: str) -> None:
+    """Start the work of the target that needs no program."""
+    manifest, machine_name = target_named(target)
+    if manifest.start is not None:
+        manifest.start(machine_name)
 
 
 class CompiledGraph(LinkedExecutable):
@@ -195,6 +200,7 @@ class CompiledGraph(LinkedExecutable):
         found = self._from_cache(cache, key, shared)
         if found is not None:
             return found
+        _start(self._target)  # before the lock, whose library takes a while to import
         with cache.lock(key):
             found = self._from_cache(cache, key, shared)
             if found is not None:

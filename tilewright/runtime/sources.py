@@ -18,8 +18,8 @@ from pathlib import Path
 # An installation may hold the code without its text.
 _SUFFIXES = (".py", ".pyc", ".toml")
 _MEMO = "sources.json"
-# Libraries that decide what code is generated, but are imported only by a compilation.
-_LIBRARIES = ("llvmlite", "xdsl")
+# Libraries that decide what code is generated, but are imported only by a compilation, or by some.
+_LIBRARIES = ("llvmlite", "ml_dtypes", "xdsl")
 
 
 class Sources:
@@ -40,10 +40,9 @@ class Sources:
         if not self.are_as_imported():
             return None
         if self._known is None:
-            import ml_dtypes
             import numpy as np
 
-            parts = (self._contents(memo_directory), sys.version, np.__version__, ml_dtypes.__version__)
+            parts = (self._contents(memo_directory), sys.version, np.__version__)
             self._known = hashlib.blake2b("\0".join(parts).encode(), digest_size=32).hexdigest()
         return self._known
 
@@ -125,7 +124,7 @@ class Sources:
             hashed.update(f"{name}\0{len(content)}\0".encode())
             hashed.update(content)
         for name in _LIBRARIES:
-            # A process that only runs programs has none of them.
+            # A process that only runs programs may have none of them.
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                 hashed.update(f"{name} {importlib.metadata.version(name)}\0".encode())
         return hashed.hexdigest()
