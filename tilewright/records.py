@@ -60,7 +60,7 @@ def _is_init_var(annotation: object) -> bool:
 
 
 class _Late:
-    """What a class has by a name: made when it is first looked up, and then in the place of this object."""
+    """Attribute of a class that is made when it is first looked up, and replaces this object then."""
 
     def __init__(self, made: _Derived, name: str) -> None:
         self._made = made
@@ -73,7 +73,7 @@ class _Late:
 
 
 class _Derived:
-    """What follows from the annotations of a class, its defaults by field, and the options of its definition."""
+    """Attributes derived from the annotations of a class, its defaults by field, and the options of its definition."""
 
     def __init__(
         self, cls: Any, annotations: Mapping[str, Any], defaults: Mapping[str, Any], options: Mapping[str, bool]

@@ -35,7 +35,7 @@ class Sources:
         what is generated, in hex. None where the files have changed since the package was imported, or are not there.
 
         The digest is remembered together with the stamp, so that a later process reads no file: next to the compiled
-        modules, or in `memo_directory` where that is not possible. Where neither can be written, it is taken again.
+        modules, or in `memo_directory` where that is not possible. If neither can be written, it is computed again.
         """
         if not self.are_as_imported():
             return None
