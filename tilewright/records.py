@@ -21,18 +21,50 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls: type | None = None, /, **options: bool) -> Any:
-        """Define a dataclass as `dataclasses.dataclass` does, which defines those with slots and other rare options."""
+        """Define a dataclass as `dataclasses.dataclass` does, which defines those with rare options."""
         return _defined(cls, **options) if cls is not None else lambda cls: _defined(cls, **options)
 
 
 def _defined(
-    cls: Any, *, frozen: bool = False, init: bool = True, repr: bool = True, eq: bool = True, **rare: bool
+    cls: Any,
+    *,
+    frozen: bool = False,
+    init: bool = True,
+    repr: bool = True,
+    eq: bool = True,
+    slots: bool = False,
+    **rare: bool,
 ) -> Any:
-    annotations: Mapping[str, Any] = cls.__annotations__
-    if rare or any(map(_is_init_var, annotations.values())):
-        return _standard(frozen=frozen, init=init, repr=repr, eq=eq, **rare)(cls)
+    options = {"frozen": frozen, "init": init, "repr": repr, "eq": eq}
+    if rare or any(map(_is_init_var, cls.__annotations__.values())):
+        return _standard(slots=slots, **options, **rare)(cls)
+    if cls.__doc__ is None:
+        cls.__doc__ = cls.__name__
+    names = ["__dataclass_fields__", "__dataclass_params__", "__match_args__"]
+    names += [*["__init__"] * init, *["__repr__"] * repr, *["__eq__"] * eq, *["__hash__"] * (eq and frozen)]
+    names += ["__setattr__", "__delattr__"] * frozen
+    if slots:  # a second class, which has its fields from the beginning
+        cls = _standard(init=False, repr=False, eq=False, slots=True)(cls)
+        made = _Derived(cls, {}, {}, options)
+        cls.__dataclass_params__ = made.parameters()
+        if frozen:
+            cls.__getstate__, cls.__setstate__ = _state, _set_state
+    else:
+        made = _Derived(cls, cls.__annotations__, _taken_defaults(cls), options)
     given = cast("Mapping[str, Any]", cls.__dict__)
-    defaults = {name: given[name] for name in annotations if name in given}
+    own = {name for name, method in given.items() if method is not None}  # a comparison alone makes its hash None
+    for name in names:
+        if name not in own:
+            setattr(cls, name, _Late(made, name))
+    if eq and not frozen and "__hash__" not in own:
+        cls.__hash__ = None
+    return update_abstractmethods(cls)
+
+
+def _taken_defaults(cls: Any) -> dict[str, Any]:
+    """The defaults of fields as the class states them; values take the place of what `dataclasses.field` returned."""
+    given = cast("Mapping[str, Any]", cls.__dict__)
+    defaults = {name: given[name] for name in cls.__annotations__ if name in given}
     for name, value in defaults.items():
         if isinstance(value, dataclasses.Field):
             default: Any = cast("dataclasses.Field[Any]", value).default
@@ -40,19 +72,17 @@ def _defined(
                 delattr(cls, name)
             else:
                 setattr(cls, name, default)
-    if cls.__doc__ is None:
-        cls.__doc__ = cls.__name__
-    made = _Derived(cls, annotations, defaults, {"frozen": frozen, "init": init, "repr": repr, "eq": eq})
-    names = ["__match_args__", *["__init__"] * init, *["__repr__"] * repr, *["__eq__"] * eq]
-    own = {name for name, method in given.items() if method is not None}  # a comparison alone makes its hash None
-    if eq and "__hash__" not in own:
-        cls.__hash__ = _Late(made, "__hash__") if frozen else None
-    for name in (*names, *(("__setattr__", "__delattr__") if frozen else ())):
-        if name not in own:
-            setattr(cls, name, _Late(made, name))
-    cls.__dataclass_fields__ = _Late(made, "__dataclass_fields__")
-    cls.__dataclass_params__ = _Late(made, "__dataclass_params__")
-    return update_abstractmethods(cls)
+    return defaults
+
+
+def _state(self: Any) -> list[Any]:
+    return [getattr(self, field.name) for field in dataclasses.fields(self)]
+
+
+def _set_state(self: Any, state: list[Any]) -> None:
+    """Set the slots of a frozen record, which is being copied."""
+    for field, value in zip(dataclasses.fields(self), state, strict=True):
+        object.__setattr__(self, field.name, value)
 
 
 def _is_init_var(annotation: object) -> bool:
@@ -166,6 +196,8 @@ class _Derived:
             body.append("self.__post_init__()")
         text = f"def __init__({', '.join(['self', *parameters])}):\n " + "\n ".join(body or ["pass"])
         made = _function("__init__", text, known)
+        types = {field.name: field.type for field in dataclasses.fields(self.cls) if field.init}
+        made.__annotations__ = {**types, "return": None}
         made.__module__, made.__qualname__ = self.cls.__module__, f"{self.cls.__qualname__}.__init__"
         return made
 

@@ -68,6 +68,12 @@ def classes(dataclass: Any) -> dict[str, type]:
     class Slots:
         x: int
 
+    @dataclass(slots=True, eq=False)
+    class Loose:
+        x: int
+        y: list[int] = field(default_factory=list)
+        z: int = 4
+
     @dataclass(frozen=True)
     class Heir(Slots):
         y: int = 1
@@ -102,7 +108,7 @@ def classes(dataclass: Any) -> dict[str, type]:
     class Bare:
         x: int = 4
 
-    found = (Point, Box, Node, Named, Empty, Slots, Heir, Parent, Concrete, Given, Bare)
+    found = (Point, Box, Node, Named, Empty, Slots, Heir, Parent, Concrete, Given, Bare, Loose)
     return {each.__name__: each for each in found}
 
 
@@ -147,9 +153,14 @@ CALLS: dict[str, Any] = {
     "argument that is no field": lambda c: [c["Given"](1, 2), c["Given"](1, start=5)],
     "no constructor": lambda c: [c["Bare"](), outcome(lambda: c["Bare"](1))],
     "options": lambda c: [[getattr(each.__dataclass_params__, o) for o in OPTIONS] for each in c.values()],
+    "slots": lambda c: [c["Slots"].__slots__, c["Loose"].__slots__, c["Loose"](1), hasattr(c["Loose"](1), "__dict__")],
+    "change of a slot": lambda c: [setattr(c["Loose"](1), "x", 2), setattr(c["Loose"](1), "w", 2)],
+    "change of a frozen slot": lambda c: setattr(c["Slots"](1), "x", 2),
+    "copies of slots": lambda c: [copy.copy(c["Slots"](1)), copy.deepcopy(c["Heir"](1)), copy.copy(c["Loose"](2, [1]))],
+    "equal slots": lambda c: [c["Slots"](1) == c["Slots"](1), hash(c["Slots"](1)), hash(c["Heir"](1, 2))],
     "match": lambda c: [each.__match_args__ for each in c.values()],
     "copies": lambda c: [copy.copy(c["Point"](1)), copy.deepcopy(c["Box"](1, ["a"]))],
-    "signature": lambda c: [str(inspect.signature(c[name])).replace(" -> None", "") for name in ("Empty", "Slots")],
+    "signature": lambda c: [str(inspect.signature(c[name])) for name in ("Empty", "Slots", "Point")],
     "parameters": lambda c: [[*inspect.signature(each).parameters] for each in c.values()],
     "doc": lambda c: c["Point"].__doc__,
 }
@@ -207,7 +218,13 @@ class Whole:
     x: int
 
 
+@records.dataclass(frozen=True, slots=True)
+class Slotted:
+    x: int
+
+
 def test_a_record_survives_pickle() -> None:
+    assert pickle.loads(pickle.dumps(Slotted(3))) == Slotted(3)
     assert pickle.loads(pickle.dumps(Whole(3))) == Whole(3)
 
 
