@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llvmlite import ir
 
 from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine
+from tilewright.records import dataclass
 from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.loops import I1, I64, add, i64, loop, maximum, offset_pointer, vector
 from tilewright.targets.cpu.ordered_keys import LAST, rank_bits, record, record_index
