@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tilewright.options import options as options  # the name is also that of its module, so it is bound here
@@ -39,11 +40,18 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"tilewright.{name}")
     if name == "__all__":  # `from tilewright import *`
         return _public_names()
-    for home in map(importlib.import_module, _HOMES):
+    for home in map(_imported, _HOMES):
         if name in home.__all__:
             value = globals()[name] = getattr(home, name)
             return value
     raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
+
+
+def _imported(name: str) -> ModuleType:
+    from tilewright.runtime.garbage import no_collections  # not at the top: it would be a public name
+
+    with no_collections():
+        return importlib.import_module(name)
 
 
 def __dir__() -> list[str]:

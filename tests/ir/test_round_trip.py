@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from xdsl.context import Context
 from xdsl.dialects.builtin import Builtin
-from xdsl.dialects.func import Func
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import VerifyException
 
 from tests.programs import PROGRAMS, build, matmul_epilogue
 from tilewright.dialects.array import Array
 from tilewright.dialects.cores import Cores
+from tilewright.dialects.func import Func
 from tilewright.dialects.scheduled import Scheduled
 from tilewright.dialects.tile import Tile
 from tilewright.frontend.build import build_module

@@ -14,12 +14,12 @@ from filecheck.parser import Parser as CheckParser
 from filecheck.parser import pattern_for_opts
 from xdsl.context import Context
 from xdsl.dialects.builtin import Builtin, ModuleOp
-from xdsl.dialects.func import Func
 from xdsl.parser import Parser
 
 from tests.programs import Program, build
 from tilewright.dialects import array, cores, scheduled, tile
 from tilewright.dialects.base import array_type
+from tilewright.dialects.func import Func
 from tilewright.frontend.build import build_module
 from tilewright.frontend.trace import Value
 from tilewright.layout import Layout

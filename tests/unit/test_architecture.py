@@ -98,3 +98,16 @@ def test_a_pass_is_tested_in_a_file_of_its_name(module: Path) -> None:
     path = TESTS / module.with_name(f"test_{module.name}")
     assert path.is_file()
     assert re.search(r"^def test_", path.read_text(), re.MULTILINE)
+
+
+# ---- machine files --------------------------------------------------------------------------------------------------
+
+
+def test_files_are_found_by_what_they_state() -> None:
+    machines = [load(name) for name in names()]
+    for target, architecture in {(machine.target, machine.architecture) for machine in machines}:
+        of_target = [machine.name for machine in machines if machine.target == target]
+        assert names(target=target) == of_target
+        both = [name for name in of_target if load(name).architecture == architecture]
+        assert names(target=target, architecture=architecture) == both
+    assert names(target="cp") == []

@@ -7,6 +7,7 @@ from the cache compiles it again, which gives the same code.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -83,12 +84,22 @@ def build_executable(
 ) -> Executable:
     """Run the whole compiler. The texts of the stages cost time: only looking at them needs them. `constants` are the
     captured arrays, by default safe copies."""
+    _start(target)
+    # A process that finds its programs in the cache imports none of these.
+    importlib.import_module("tilewright.dialects")  # before other modules import xDSL themselves
     from tilewright import pipelines
     from tilewright.frontend.build import build_module
 
     captured = graph.snapshot() if constants is None else constants
     module = build_module(graph)
     return pipelines.compile_module(module, captured, target, donate, graph.name, keep_stages, storage, schedule)
+
+
+def _start(target: str) -> None:
+    """Start the work of the target that needs no program."""
+    manifest, machine_name = target_named(target)
+    if manifest.start is not None:
+        manifest.start(machine_name)
 
 
 class CompiledGraph(LinkedExecutable):
@@ -189,6 +200,7 @@ class CompiledGraph(LinkedExecutable):
         found = self._from_cache(cache, key, shared)
         if found is not None:
             return found
+        _start(self._target)  # before the lock, whose library takes a while to import
         with cache.lock(key):
             found = self._from_cache(cache, key, shared)
             if found is not None:

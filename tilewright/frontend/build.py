@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from xdsl.dialects.builtin import FileLineColLoc, IntAttr, ModuleOp, StringAttr
-from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from tilewright.dialects import array
 from tilewright.dialects.base import tensor
+from tilewright.dialects.func import FuncOp, ReturnOp
 from tilewright.frontend.trace import Graph, Node, Value
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
+import pkgutil
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from tilewright.dtypes import DType, by_name, u32
@@ -378,10 +379,30 @@ def _core_grid(data: dict[str, Any]) -> CoreGrid:
     return CoreGrid(**data["grid"], clock_hertz=data["clock"]["hertz"], transfers=tuple(transfers))
 
 
-def names() -> list[str]:
-    """All machines that ship with the package."""
-    files = resources.files("tilewright.machines").iterdir()
-    return sorted(f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml"))
+@cache
+def _all_names() -> tuple[str, ...]:
+    folder = os.path.dirname(__file__)
+    if os.path.isdir(folder):
+        files = os.listdir(folder)
+    else:
+        from importlib import resources  # reads archives too, and imports much more than reading a folder needs
+
+        files = [file.name for file in resources.files("tilewright.machines").iterdir()]
+    return tuple(sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml")))
+
+
+def names(**stated: str) -> list[str]:
+    """The machines that ship with the package and whose files state these texts, such as `target="cpu"`. Files are not
+    parsed for it: that takes longer than compiling a small kernel."""
+    lines = {f'{key} = "{value}"' for key, value in stated.items()}
+    return [name for name in _all_names() if not lines or lines <= {*_text(name).splitlines()}]
+
+
+def _text(name: str) -> str:
+    content = pkgutil.get_data("tilewright.machines", f"{name}.toml")
+    if content is None:
+        raise CompilerBug(f"the file of the machine `{name}` cannot be read")
+    return content.decode()
 
 
 @cache
@@ -393,7 +414,7 @@ def load(name: str) -> Machine:
     """
     if name not in names():
         raise TargetError(f"there is no machine `{name}`", help=f"use one of {', '.join(names())}")
-    return parse((resources.files("tilewright.machines") / f"{name}.toml").read_text())
+    return parse(_text(name))
 
 
 def with_caches(machine: Machine, sizes: dict[str, int]) -> Machine:

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from xdsl.dialects.builtin import FileLineColLoc, ModuleOp
-from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation
 
 from tilewright.dialects import tile
+from tilewright.dialects.func import FuncOp
 from tilewright.errors import CompilerBug
 from tilewright.machines.machine import Machine
 from tilewright.passes.fallbacks import Fallbacks

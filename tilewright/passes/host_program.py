@@ -46,11 +46,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type
+from tilewright.dialects.func import ReturnOp
 from tilewright.dialects.rewriting import yielded
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.passes.array.lifetimes import all_users, storage

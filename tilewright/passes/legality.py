@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.dialects import array, tile
+from tilewright.dialects.func import FuncOp, ReturnOp
 from tilewright.errors import VerificationError
 from tilewright.machines.machine import Model
 from tilewright.passes.base import Unit, blocks_of

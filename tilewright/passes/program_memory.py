@@ -35,11 +35,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from tilewright.dialects import array, scheduled, tile
 from tilewright.dialects.base import array_type, layout_text
+from tilewright.dialects.func import ReturnOp
 from tilewright.dialects.rewriting import in_block, yielded
 from tilewright.passes.array.lifetimes import all_users, ends_with, storage
 from tilewright.passes.base import Unit

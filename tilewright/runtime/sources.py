@@ -18,8 +18,8 @@ from pathlib import Path
 # An installation may hold the code without its text.
 _SUFFIXES = (".py", ".pyc", ".toml")
 _MEMO = "sources.json"
-# Libraries that decide what code is generated, but are imported only by a compilation.
-_LIBRARIES = ("llvmlite", "xdsl")
+# Libraries that decide what code is generated, but are imported only by a compilation, or by some.
+_LIBRARIES = ("llvmlite", "ml_dtypes", "xdsl")
 
 
 class Sources:
@@ -34,16 +34,15 @@ class Sources:
         """BLAKE2b over the contents of the package's files and the versions of Python and the libraries that decide
         what is generated, in hex. None where the files have changed since the package was imported, or are not there.
 
-        The digest is remembered in `memo_directory` next to the stamp, so that a later process reads no file. A
-        directory that cannot be written costs that time, nothing else.
+        The digest is remembered together with the stamp, so that a later process reads no file: next to the compiled
+        modules, or in `memo_directory` where that is not possible. If neither can be written, it is computed again.
         """
         if not self.are_as_imported():
             return None
         if self._known is None:
-            import ml_dtypes
             import numpy as np
 
-            parts = (self._contents(memo_directory), sys.version, np.__version__, ml_dtypes.__version__)
+            parts = (self._contents(memo_directory), sys.version, np.__version__)
             self._known = hashlib.blake2b("\0".join(parts).encode(), digest_size=32).hexdigest()
         return self._known
 
@@ -59,16 +58,24 @@ class Sources:
 
         from tilewright.runtime.files import replacing
 
-        memo = memo_directory / _MEMO if memo_directory is not None else None
         stamp = self._at_import or ""
-        remembered = _read_memo(memo) if memo is not None else {}
-        if digest := remembered.get(stamp):
-            return digest
+        memos = [folder / _MEMO for folder in (self._compiled_folder(), memo_directory) if folder is not None]
+        for memo in memos:
+            if digest := _read_memo(memo).get(stamp):
+                return digest
         digest = self._hash_contents()
-        if memo is not None:
+        for memo in memos:
             with contextlib.suppress(OSError), replacing(memo) as temporary:
                 temporary.write_bytes(msgspec.json.encode({stamp: digest}))
+                break
         return digest
+
+    def _compiled_folder(self) -> Path | None:
+        """The folder of compiled modules that Python keeps next to the package's text, where there is one."""
+        if sys.dont_write_bytecode or sys.pycache_prefix is not None:
+            return None
+        folder = Path(self._package, "__pycache__")
+        return folder if folder.is_dir() else None
 
     def _stamp(self) -> str | None:
         """A digest of what the file system states of the files, without reading them; None where there are none."""
@@ -117,7 +124,7 @@ class Sources:
             hashed.update(f"{name}\0{len(content)}\0".encode())
             hashed.update(content)
         for name in _LIBRARIES:
-            # A process that only runs programs has none of them.
+            # A process that only runs programs may have none of them.
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                 hashed.update(f"{name} {importlib.metadata.version(name)}\0".encode())
         return hashed.hexdigest()

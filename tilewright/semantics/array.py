@@ -12,11 +12,11 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright import collectives, dtypes, ops
 from tilewright.dialects import array
+from tilewright.dialects.func import ReturnOp
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.semantics import library

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
+import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -204,6 +205,8 @@ class Target:
         calls_libraries: its programs call routines of libraries on the CPU.
         machine_named: the machine of a target string's second part, which is empty for the one that is here.
         executable: the target's own lowering, from the program and the texts of its phases.
+        start: starts work for a machine (as `machine_named` takes it) that lowering needs whatever the program, without
+            waiting for it.
     """
 
     name: str
@@ -218,6 +221,7 @@ class Target:
     calls_libraries: bool = False
     check_storage: Callable[[str], None] | None = None
     open_file: Callable[[ProgramFile], AnyProgram] | None = None
+    start: Callable[[str], None] | None = None
 
 
 _REGISTERED: dict[str, Target] = {}
@@ -237,8 +241,13 @@ def register(target: Target) -> None:
 @cache
 def built_in() -> tuple[str, ...]:
     """The targets of the package: its folders with a `target.py`."""
-    folders = resources.files("tilewright.targets").iterdir()
-    return tuple(sorted(folder.name for folder in folders if folder.joinpath("target.py").is_file()))
+    folder = os.path.dirname(__file__)
+    folders = [each.name for each in pkgutil.iter_modules([folder]) if each.ispkg]
+    return tuple(sorted(name for name in folders if _has_module(os.path.join(folder, name), "target")))
+
+
+def _has_module(folder: str, name: str) -> bool:
+    return any(each.name == name for each in pkgutil.iter_modules([folder]))
 
 
 def target_named(text: str) -> tuple[Target, str]:

@@ -9,12 +9,12 @@ import pytest
 from kernel_support import check, run
 from xdsl.context import Context
 from xdsl.dialects.builtin import Builtin, ModuleOp
-from xdsl.dialects.func import Func
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import VerifyException
 
 import tilewright as tw
 from tilewright.dialects.array import Array
+from tilewright.dialects.func import Func
 from tilewright.dialects.tile import RelayoutOp, Tile
 from tilewright.errors import ArgumentError, LayoutConflictError, ShapeError, TilewrightError, UnsupportedSyntaxError
 from tilewright.layout import Dim, Layout, catalogue, row_major

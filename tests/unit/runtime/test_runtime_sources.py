@@ -96,3 +96,22 @@ def test_a_pipe_in_place_of_the_memo_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "sources.json")
     assert fresh_digest(tmp_path, package) == fresh_digest(None, package)
     assert (tmp_path / "sources.json").is_file()
+
+
+def test_the_digest_is_remembered_next_to_compiled_modules(tmp_path, monkeypatch):
+    package = make_package(tmp_path / "package")
+    first = fresh_digest(tmp_path / "one", package)
+    (package / "__pycache__").mkdir()
+    assert fresh_digest(tmp_path, package) == first
+    assert not (tmp_path / "sources.json").exists()
+    with monkeypatch.context() as patched:
+        patched.setattr(Sources, "_hash_contents", lambda _: "read again")
+        assert fresh_digest(tmp_path / "two", package) == first
+        (package / "a.py").write_text("x = 4\n")
+        assert fresh_digest(tmp_path / "two", package) != first
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    (package / "a.py").write_text("x = 5\n")
+    remembered = (package / "__pycache__/sources.json").read_bytes()
+    fresh_digest(tmp_path, package)
+    assert (package / "__pycache__/sources.json").read_bytes() == remembered
+    assert (tmp_path / "sources.json").is_file()

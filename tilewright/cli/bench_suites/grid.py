@@ -41,6 +41,9 @@ class Schedule:
         return [each for each in made if self.multicasts or not isinstance(each, ScheduledMulticastFetchesPass)]
 
 
+_DEFAULTS = Schedule()
+
+
 _OTHERS = {
     "no multicasts": Schedule(multicasts=False),
     "single buffers": Schedule(buffers=1),
@@ -82,7 +85,7 @@ def _case(
     function: Callable[..., Any],
     types: tuple[tw.ShapeDtype, ...],
     machine: str,
-    schedule: Schedule = Schedule(),
+    schedule: Schedule = _DEFAULTS,
 ) -> CompilerCase:
     run = partial(_timed, function, types, machine, schedule)
     return CompilerCase(name, run, _LIMIT_S, partial(figures, types))

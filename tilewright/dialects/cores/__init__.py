@@ -127,7 +127,6 @@ from tilewright.dialects.cores.structure import (
     queue,
     queue_type,
     region_of,
-    same_pages,
     stored_pages,
     thread_of,
 )
@@ -218,7 +217,6 @@ __all__ = [
     "queue",
     "queue_type",
     "region_of",
-    "same_pages",
     "states_of",
     "stored_pages",
     "thread_of",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xdsl.dialects.builtin import (
     IndexType,
@@ -18,8 +18,6 @@ from xdsl.irdl import (
     param_def,
     traits_def,
 )
-from xdsl.parser import AttrParser
-from xdsl.printer import Printer
 from xdsl.traits import IsTerminator
 from xdsl.utils.exceptions import VerifyException
 
@@ -32,6 +30,10 @@ from tilewright.layout.catalogue.device_tiles import FORMATS, TILE, TileFormat
 from tilewright.layout.catalogue.placements import Pages
 from tilewright.layout.dims import static
 from tilewright.machines.core_grid import CoreGrid
+
+if TYPE_CHECKING:
+    from xdsl.parser import AttrParser
+    from xdsl.printer import Printer
 
 READER, WRITER, COMPUTE = "reader", "writer", "compute"
 ROLES = (READER, WRITER, COMPUTE)
@@ -153,15 +155,6 @@ def stored_pages(array: SSAValue) -> Pages:
 def is_by_rows(array: SSAValue) -> bool:
     """Whether the pages of an array are its rows."""
     return stored_pages(array).is_row_major
-
-
-def same_pages(before: Sequence[int], after: Sequence[int]) -> bool:
-    """Whether an array that is reshaped has the same pages in the same order: its rows are as long, and are cut into
-    pages of the same rows."""
-    first, second = ((*(1,) * (2 - len(shape)), *shape) for shape in (before, after))
-    if first[-1] != second[-1]:
-        return False
-    return first[-2] == second[-2] or (first[-2] % TILE == 0 and second[-2] % TILE == 0)
 
 
 # ---- structure ------------------------------------------------------------------------------------------------------

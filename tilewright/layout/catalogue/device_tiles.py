@@ -7,6 +7,7 @@ then for each element its sign and 7 bits of magnitude, the leading one among th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 TILE = 32
@@ -39,3 +40,12 @@ FORMATS = {
         TileFormat("u32", "u32", 32),
     )
 }
+
+
+def same_pages(before: Sequence[int], after: Sequence[int]) -> bool:
+    """Whether an array that is reshaped has the same pages in the same order: its rows are as long, and are cut into
+    pages of the same rows."""
+    first, second = ((*(1,) * (2 - len(shape)), *shape) for shape in (before, after))
+    if first[-1] != second[-1]:
+        return False
+    return first[-2] == second[-2] or (first[-2] % TILE == 0 and second[-2] % TILE == 0)

@@ -31,7 +31,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
-from tilewright.dialects.cores import same_pages
+from tilewright.layout.catalogue.device_tiles import same_pages
 from tilewright.passes.array.fusion import is_unit_reshape, make_group, users
 from tilewright.passes.base import Unit, blocks_of
 

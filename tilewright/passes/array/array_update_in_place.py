@@ -31,10 +31,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from tilewright.dialects import array
+from tilewright.dialects.func import ReturnOp
 from tilewright.dialects.rewriting import yielded
 from tilewright.passes.array.array_fuse_loops import loops
 from tilewright.passes.array.fusion import inline_closure, is_inline, make_group

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import array, tile
+from tilewright.dialects.func import ReturnOp
 from tilewright.passes.array.lifetimes import all_users, storage
 from tilewright.passes.base import Unit
 

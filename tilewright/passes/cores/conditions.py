@@ -14,7 +14,7 @@ from xdsl.ir.affine import AffineExpr
 
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type
-from tilewright.passes.cores.threads import divided, plus, times, with_symbols
+from tilewright.passes.cores.affine_expressions import divided, plus, times, with_symbols
 
 # More than two indices or counters of a kernel differ by.
 _FAR = 1 << 24

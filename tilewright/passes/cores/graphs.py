@@ -15,6 +15,7 @@ from tilewright.dialects.base import array_type, tensor
 from tilewright.dialects.rewriting import insert_before
 from tilewright.dialects.walks import producers_first
 from tilewright.layout.catalogue.paging import ABSENT, Paging
+from tilewright.passes.cores.affine_expressions import ZERO, plus, times
 from tilewright.passes.cores.page_indices import coordinates, page_index
 from tilewright.passes.cores.page_windows import linear
 from tilewright.passes.cores.sections import (
@@ -29,7 +30,6 @@ from tilewright.passes.cores.sections import (
     number_of_carrier,
     rounded,
 )
-from tilewright.passes.cores.threads import ZERO, plus, times
 from tilewright.passes.cores.tile_facts import (
     PLACEWISE,
     RELABELS,

@@ -11,9 +11,9 @@ import numpy as np
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import tile
+from tilewright.passes.cores.affine_expressions import plus, times
 from tilewright.passes.cores.core_space import array_of, tile_shape
 from tilewright.passes.cores.page_windows import Sum, linear
-from tilewright.passes.cores.threads import plus, times
 from tilewright.passes.cores.tile_facts import index_range
 
 

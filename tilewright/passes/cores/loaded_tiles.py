@@ -17,19 +17,12 @@ from tilewright.dialects.rewriting import block_of
 from tilewright.errors import CompilerBug
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.layout.catalogue.paging import ABSENT, Paging
+from tilewright.passes.cores.affine_expressions import ZERO, plus, times, with_dims, with_symbols
 from tilewright.passes.cores.page_indices import coordinates, page_index, position_of
 from tilewright.passes.cores.page_windows import Sum, Window, window_of
 from tilewright.passes.cores.rows import emit_tilize
 from tilewright.passes.cores.sections import Held, Padding, number_of_carrier
-from tilewright.passes.cores.threads import (
-    ZERO,
-    Scope,
-    Threads,
-    plus,
-    times,
-    with_dims,
-    with_symbols,
-)
+from tilewright.passes.cores.threads import Scope, Threads
 from tilewright.passes.cores.tile_facts import refuse, storage_format, stored_format
 from tilewright.primitives import ArrayType
 

@@ -12,7 +12,7 @@ from math import prod
 from xdsl.ir.affine import AffineExpr
 
 from tilewright.layout.catalogue.paging import Paging
-from tilewright.passes.cores.threads import ZERO, divided, plus, remainder, times
+from tilewright.passes.cores.affine_expressions import ZERO, divided, plus, remainder, times
 
 
 def page_index(

@@ -19,8 +19,9 @@ from tilewright.dialects import cores, tile
 from tilewright.dialects.base import array_type
 from tilewright.layout.catalogue.paging import Paging
 from tilewright.machines.core_grid import CoreGrid
+from tilewright.passes.cores.affine_expressions import divided, plus, remainder, times
 from tilewright.passes.cores.sections import Held
-from tilewright.passes.cores.threads import CORE_COLUMN, CORE_ROW, Scope, Threads, divided, plus, remainder, times
+from tilewright.passes.cores.threads import CORE_COLUMN, CORE_ROW, Scope, Threads
 from tilewright.passes.cores.tile_facts import changes_nothing
 from tilewright.primitives import ArrayType
 

@@ -11,8 +11,9 @@ from xdsl.ir.affine import AffineExpr
 from tilewright.cost.cores.tiles import Split
 from tilewright.dialects import tile
 from tilewright.machines.core_grid import CoreGrid
+from tilewright.passes.cores.affine_expressions import ZERO, divided, plus, remainder, times
 from tilewright.passes.cores.page_windows import Sum, linear
-from tilewright.passes.cores.threads import CORE_COLUMN, CORE_ROW, ZERO, divided, plus, remainder, times
+from tilewright.passes.cores.threads import CORE_COLUMN, CORE_ROW
 
 
 @dataclass(eq=False)

@@ -16,8 +16,17 @@ from xdsl.ir.affine.affine_expr import AffineBinaryOpExpr, AffineBinaryOpKind
 from tilewright.cost.cores.tiles import ProductBlocks, product_blocks
 from tilewright.dialects import cores, tile
 from tilewright.dialects.rewriting import in_block
+from tilewright.passes.cores.affine_expressions import (
+    ZERO,
+    combined,
+    divided,
+    plus,
+    remainder,
+    times,
+    with_dims,
+    with_symbols,
+)
 from tilewright.passes.cores.products import runs
-from tilewright.passes.cores.threads import ZERO, combined, divided, plus, remainder, times, with_dims, with_symbols
 from tilewright.semantics.tile import evaluate_map
 
 # Operations of a section, which reads pages and packs what it computes of them.

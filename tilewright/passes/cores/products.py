@@ -9,8 +9,9 @@ from xdsl.ir.affine import AffineExpr
 
 from tilewright.cost.cores.tiles import product_blocks
 from tilewright.dialects import cores
+from tilewright.passes.cores.affine_expressions import ZERO, divided, plus, remainder, times
 from tilewright.passes.cores.sections import Held, step
-from tilewright.passes.cores.threads import ZERO, Threads, divided, plus, remainder, times
+from tilewright.passes.cores.threads import Threads
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from tilewright.dialects.walks import producers_first
 from tilewright.errors import CompilerBug
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.layout.catalogue.paging import ABSENT, Paging
+from tilewright.passes.cores.affine_expressions import ZERO, divided, plus, remainder, times
 from tilewright.passes.cores.graphs import Graph
 from tilewright.passes.cores.loaded_tiles import LoadedTiles
 from tilewright.passes.cores.page_indices import page_at
@@ -38,7 +39,7 @@ from tilewright.passes.cores.sections import (
     replaced,
     spilled,
 )
-from tilewright.passes.cores.threads import ZERO, Scope, Threads, divided, plus, remainder, times
+from tilewright.passes.cores.threads import Scope, Threads
 from tilewright.passes.cores.tile_facts import (
     PLACEWISE,
     RELABELS,

@@ -15,9 +15,10 @@ from tilewright.dialects import cores
 from tilewright.dtypes import DType
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.layout.catalogue.paging import ABSENT
+from tilewright.passes.cores.affine_expressions import ZERO, divided, plus, remainder, times
 from tilewright.passes.cores.page_indices import page_index
 from tilewright.passes.cores.sections import Held, carrier_of, step
-from tilewright.passes.cores.threads import ZERO, Threads, divided, plus, remainder, times
+from tilewright.passes.cores.threads import Threads
 from tilewright.primitives import ArrayType
 
 

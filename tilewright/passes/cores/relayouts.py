@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from math import prod
 
-from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type, tensor
+from tilewright.dialects.func import ReturnOp
 from tilewright.errors import LayoutError
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.layout.catalogue.placements import Pages, page_matrix

@@ -180,9 +180,9 @@ from tilewright.dialects.fields import decode, encode
 from tilewright.dialects.rewriting import block_of, erase, insert_after
 from tilewright.machines.core_grid import DRAM_WRITE, CoreGrid
 from tilewright.passes.base import Remark, Unit
+from tilewright.passes.cores.affine_expressions import plus, times, with_dims, with_symbols
 from tilewright.passes.cores.memory import bytes_of
 from tilewright.passes.cores.product_loops import PLACE, Finish, Spot, Sum, by_place, finish_of, others_of, over_blocks
-from tilewright.passes.cores.threads import plus, times, with_dims, with_symbols
 from tilewright.semantics.tile import evaluate_map
 
 # Of a core's memory, what queues may take for more trips: arrays between kernels are there, too.

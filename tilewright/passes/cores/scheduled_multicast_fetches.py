@@ -110,7 +110,7 @@ from tilewright.cost.cores.tiles import fetching_cores
 from tilewright.dialects import cores, tile
 from tilewright.dialects.rewriting import erase
 from tilewright.passes.base import Remark, Unit, where
-from tilewright.passes.cores.threads import plus, with_dims
+from tilewright.passes.cores.affine_expressions import plus, with_dims
 from tilewright.semantics.tile import evaluate_map
 
 

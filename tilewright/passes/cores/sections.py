@@ -22,7 +22,8 @@ from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.layout.catalogue.device_tiles import FORMATS
 from tilewright.layout.catalogue.paging import Paging
-from tilewright.passes.cores.threads import ZERO, Scope, Threads, divided, plus, remainder, times
+from tilewright.passes.cores.affine_expressions import ZERO, divided, plus, remainder, times
+from tilewright.passes.cores.threads import Scope, Threads
 from tilewright.primitives import ArrayType
 
 # What padding holds: a number, something finite, or nothing that is known.

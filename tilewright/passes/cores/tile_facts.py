@@ -18,8 +18,8 @@ from tilewright.dialects.walks import producers_first
 from tilewright.dtypes import DType
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.layout.catalogue.paging import Paging
+from tilewright.passes.cores.affine_expressions import with_symbols
 from tilewright.passes.cores.sections import carrier_of, number_of_carrier
-from tilewright.passes.cores.threads import with_symbols
 from tilewright.passes.layouts.layout_rules import location_of
 
 # What only renames the dims of a tile, and what computes it place by place.

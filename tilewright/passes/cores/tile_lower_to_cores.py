@@ -69,6 +69,7 @@ from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.layout.catalogue.paging import Paging
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.base import Remark, Unit
+from tilewright.passes.cores.affine_expressions import ZERO, plus, times, with_symbols
 from tilewright.passes.cores.conditions import is_of_places, taken_where
 from tilewright.passes.cores.core_space import CoreSpace
 from tilewright.passes.cores.marks import drop_empty_zones, place_mark
@@ -80,7 +81,7 @@ from tilewright.passes.cores.queued_tiles import QueuedTiles
 from tilewright.passes.cores.reductions import Reduction, emit_lines, emit_reduction, lines_left
 from tilewright.passes.cores.rows import emit_untilize
 from tilewright.passes.cores.sections import Held, number_of_carrier
-from tilewright.passes.cores.threads import ZERO, Threads, plus, times, with_symbols
+from tilewright.passes.cores.threads import Threads
 from tilewright.passes.cores.tile_facts import (
     PLACEWISE,
     RELABELS,

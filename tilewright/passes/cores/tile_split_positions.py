@@ -56,8 +56,8 @@ from tilewright.dialects.base import array_type, tensor
 from tilewright.dialects.rewriting import block_of, erase, insert_before
 from tilewright.layout.catalogue.paging import Paging
 from tilewright.passes.base import Remark, Unit
+from tilewright.passes.cores.affine_expressions import plus, times
 from tilewright.passes.cores.page_windows import Sum, linear
-from tilewright.passes.cores.threads import plus, times
 from tilewright.passes.cores.tile_facts import PLACEWISE, load_behind_of
 from tilewright.primitives import ArrayType
 

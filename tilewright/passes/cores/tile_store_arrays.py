@@ -35,12 +35,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type
+from tilewright.dialects.func import ReturnOp
 from tilewright.dialects.rewriting import in_block
 from tilewright.errors import CompilerBug, LayoutError, UnsupportedOnTargetError
 from tilewright.layout.catalogue.placements import Pages, parse_storage

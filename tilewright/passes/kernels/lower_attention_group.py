@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from xdsl.ir import SSAValue
 
@@ -14,10 +15,12 @@ from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
 from tilewright.passes.array.attention_masks import Causal, causal_masks, scale_of
-from tilewright.passes.kernels.attention_warpgroups import Chain
 from tilewright.passes.kernels.indexing import Axis, Coordinates, Linear, Tile
 from tilewright.passes.kernels.lower_contract_group import operand_coordinates, squeeze, store_roots, tile_position
 from tilewright.passes.kernels.tile_builder import TileBuilder
+
+if TYPE_CHECKING:
+    from tilewright.passes.kernels.attention_warpgroups import Chain
 
 ROW, KEY, INNER, COLUMN = 0.0, 1.0, 2.0, 3.0
 

@@ -18,8 +18,8 @@ from tilewright.dialects.rewriting import yielded
 from tilewright.errors import CompilerBug
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.core_grid import CoreGrid
+from tilewright.passes.cores.affine_expressions import divided, plus, remainder, times
 from tilewright.passes.cores.page_windows import Sum
-from tilewright.passes.cores.threads import divided, plus, remainder, times
 from tilewright.passes.kernels.tile_builder import TileBuilder
 from tilewright.primitives import ArrayType
 

@@ -8,12 +8,9 @@ from tilewright import schedules
 from tilewright.dialects import array, tile
 from tilewright.machines.machine import Machine, Model
 from tilewright.passes.fallbacks import Fallback
-from tilewright.passes.kernels.core_planner import CorePlanner
 from tilewright.passes.kernels.lower_attention_group import AttentionParts, AttentionPlan
 from tilewright.passes.kernels.lower_contract_group import ContractPlan
 from tilewright.passes.kernels.lower_ordered_group import Ordered
-from tilewright.passes.kernels.vector_planner import VectorPlanner
-from tilewright.passes.kernels.warp_planner import WarpPlanner
 
 
 class KernelPlanner(Protocol):
@@ -132,10 +129,17 @@ class KernelPlanner(Protocol):
 
 def planner_for(machine: Machine, threads: int) -> KernelPlanner:
     """The planner of a machine's execution model, for programs that run on so many threads."""
+    # A process that compiles for one model needs none of the other planners, and of what they import.
     match machine.model:
         case Model.VECTORS:
+            from tilewright.passes.kernels.vector_planner import VectorPlanner
+
             return VectorPlanner(machine, threads)
         case Model.WARPS:
+            from tilewright.passes.kernels.warp_planner import WarpPlanner
+
             return WarpPlanner(machine, threads)
         case Model.CORES:
+            from tilewright.passes.kernels.core_planner import CorePlanner
+
             return CorePlanner(machine.core_grid)

@@ -18,6 +18,12 @@ def machine_named(name: str) -> Machine:
     return host.machine_named(name)
 
 
+def _start(machine_name: str) -> None:
+    from tilewright.targets.cpu import early
+
+    early.start(machine_named(machine_name))
+
+
 def _executable(unit: Unit, stages: dict[str, str]) -> Executable:
     from tilewright.targets.cpu.target import NativeProgram
 
@@ -30,6 +36,7 @@ TARGET = Target(
     program_files=True,
     machine_named=machine_named,
     executable=_executable,
+    start=_start,
     calls_libraries=True,
     viewed_inputs=True,
 )

@@ -29,13 +29,9 @@ from tilewright.passes.program_memory import MemoryPlan
 from tilewright.runtime.manifest import Message
 from tilewright.targets.cpu.clocks import Clocks
 from tilewright.targets.cpu.context import FunctionContext, Scratch, round_up
-from tilewright.targets.cpu.emit_dot import emit_dot
 from tilewright.targets.cpu.emit_main import Memory, MustSucceed, print_main
 from tilewright.targets.cpu.emit_nest import emit_nest
-from tilewright.targets.cpu.emit_ordered import emit_ordered
-from tilewright.targets.cpu.emit_row_dot import emit_row_dot, lies_along_depth
 from tilewright.targets.cpu.in_order import Turn, clear_turns, passed_on, taken_points, turns_bytes
-from tilewright.targets.cpu.library_call import emit_library_call
 from tilewright.targets.cpu.loops import I8, I32, I64, POINTER, i64, loop, minimum, offset_pointer
 from tilewright.targets.cpu.ordered_nest import ordered_op
 from tilewright.targets.cpu.past_caches import fence_stores
@@ -180,6 +176,8 @@ class _Emitter:
 
     def _emit_library_call(self, op: array.LibraryCallOp, main: ir.Module) -> str:
         """The module of a call of a library: a function like a kernel's, whose name is returned."""
+        from tilewright.targets.cpu.library_call import emit_library_call  # few programs call libraries
+
         key = (tuple(sorted(op.properties.items())), tuple(o.type for o in op.operands))
         if key not in self.library_kernels:
             name = f"{op.routine}_{len(self.library_kernels)}"
@@ -312,13 +310,16 @@ class _Emitter:
                     turn.before(op)
                 ordered = ordered_op(op)
                 if ordered is not None:
+                    # Imported with the sorts and scans that it emits, which most programs have none of.
+                    from tilewright.targets.cpu.emit_ordered import emit_ordered
+
                     emit_ordered(context, op, ordered)
                 else:
                     emit_nest(context, op)
                 if turn is not None:
                     turn.after(op)
             elif isinstance(op, scheduled.DotOp):
-                (emit_row_dot if lies_along_depth(op) else emit_dot)(context, op)
+                _emit_dot(context, op)
             elif isinstance(op, tile.ForOp):
                 self._emit_for(context, op)
             elif isinstance(op, tile.IfOp):
@@ -355,6 +356,14 @@ class _Emitter:
             f"`{op.name.removeprefix('tile.')}` inside a kernel does not run on the cpu target",
             help='run the kernel with target="interp" to print tiles and check assertions',
         )
+
+
+def _emit_dot(context: FunctionContext, op: scheduled.DotOp) -> None:
+    # Imported by the programs that have matmuls: the micro-kernels take as long to import as a small kernel to emit.
+    from tilewright.targets.cpu.emit_dot import emit_dot
+    from tilewright.targets.cpu.emit_row_dot import emit_row_dot, lies_along_depth
+
+    (emit_row_dot if lies_along_depth(op) else emit_dot)(context, op)
 
 
 def _inside_nests(operations: Iterable[Operation]) -> Iterator[Operation]:

@@ -19,12 +19,12 @@ def host_machine() -> Machine:
         TargetError: no machine file fits this processor.
     """
     host = cpu_features.host()
-    known = [m for m in map(machines.load, machines.names()) if m.target == "cpu"]
-    fitting = [m for m in known if m.architecture == host.architecture and not cpu_features.missing(m.llvm_features)]
+    known = map(machines.load, machines.names(target="cpu", architecture=host.architecture))
+    fitting = [m for m in known if not cpu_features.missing(m.llvm_features)]
     if not fitting:
         raise TargetError(
             f"no machine file fits this processor ({host.name})",
-            help=f"the cpu target needs one of {', '.join(m.name for m in known)}",
+            help=f"the cpu target needs one of {', '.join(machines.names(target='cpu'))}",
         )
     widest = max(fitting, key=lambda m: (m.vector.bytes, len(m.llvm_features)))
     sizes = {f"l{c.level}": c.size_bytes for c in cpu_features.cache_levels() if c.kind != "instruction"}

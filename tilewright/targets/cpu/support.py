@@ -7,7 +7,6 @@ inside saved programs, so that running one needs no compiler.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,24 +59,32 @@ def support_ir(triple: str) -> str:
     return f'target triple = "{triple}"\n{"".join(parts)}'
 
 
-@functools.cache
+_objects: dict[str, bytes] = {}  # by triple
+
+
 def support_object(triple: str | None = None) -> bytes:
     """The support object for a target triple, by default the host's.
 
     Raises:
         UnsupportedOnTargetError: the triple is not Linux on x86-64 or AArch64.
     """
-    with LLVM:
+    with LLVM:  # whoever comes while another thread compiles it waits, and has it
         triple = triple or str(llvm.get_process_triple())
-        architecture = _architecture(triple)
-        llvm.initialize_all_targets()
-        llvm.initialize_all_asmprinters()
-        machine = llvm.Target.from_triple(triple).create_target_machine(
-            cpu=architecture.baseline_cpu, opt=2, reloc="pic", codemodel="small"
-        )
-        module = llvm.parse_assembly(support_ir(triple))
-        module.verify()
-        return machine.emit_object(module)
+        if triple not in _objects:
+            _objects[triple] = _compiled(triple)
+        return _objects[triple]
+
+
+def _compiled(triple: str) -> bytes:
+    architecture = _architecture(triple)
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    machine = llvm.Target.from_triple(triple).create_target_machine(
+        cpu=architecture.baseline_cpu, opt=2, reloc="pic", codemodel="small"
+    )
+    module = llvm.parse_assembly(support_ir(triple))
+    module.verify()
+    return machine.emit_object(module)
 
 
 def _architecture(triple: str) -> _Architecture:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
 
@@ -27,11 +26,6 @@ from tilewright.targets.cpu.codegen import compile_assembly, triple_of
 from tilewright.targets.cpu.compile_pool import CompilePool
 from tilewright.targets.cpu.emit import NativeModule, emit_program
 from tilewright.targets.cpu.support import support_object
-
-
-@cache
-def _support(triple: str) -> bytes:
-    return support_object(triple)
 
 
 class NativeProgram(LinkedExecutable):
@@ -76,7 +70,7 @@ class NativeProgram(LinkedExecutable):
             events.emit("compile.assembly", level=7, text=self.asm())
         manifest = self._manifest([c.nbytes for c in constants], [len(each) for each in objects])
         elsewhere = [(each.key, each.offset) for each in kept]
-        return Program(manifest, b"".join(objects), _support(triple_of(machine)), constants, elsewhere=elsewhere)
+        return Program(manifest, b"".join(objects), support_object(triple_of(machine)), constants, elsewhere=elsewhere)
 
     def profile(self, arrays: Sequence[Tensor], repeat: int) -> list[KernelTime]:
         """How long each kernel takes; the program is compiled once more, with clocks."""

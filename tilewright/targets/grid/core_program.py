@@ -13,6 +13,7 @@ from xdsl.ir import SSAValue
 from tilewright.dialects import array, cores, tile
 from tilewright.dialects.base import array_type
 from tilewright.errors import UnsupportedOnTargetError
+from tilewright.layout.catalogue.device_tiles import same_pages
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Unit
 from tilewright.passes.host_program import host_program
@@ -102,7 +103,7 @@ def _check_reshapes(unit: Unit) -> None:
         if not isinstance(op, array.ReshapeOp):
             continue
         before, after = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
-        if not cores.same_pages(before, after):
+        if not same_pages(before, after):
             what = f"a reshape of {before} to {after} is no view on a grid of cores"
             error = UnsupportedOnTargetError(what, help='use target="cpu" for this program')
             error.location = location_of(op)

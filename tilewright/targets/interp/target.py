@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.dialects.func import FuncOp
 
 from tilewright.cost.program import ProgramCost
+from tilewright.dialects.func import FuncOp
 from tilewright.dialects.tile import KernelOp
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
 from tilewright.passes.base import Unit
