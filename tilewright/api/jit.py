@@ -40,6 +40,7 @@ from tilewright.frontend.trace import Graph, Value
 from tilewright.layout.dims import Dim
 from tilewright.locks import Lock
 from tilewright.options import Options, current
+from tilewright.primitives import ArrayType
 from tilewright.runtime.cpu.native import MISMATCH
 from tilewright.runtime.dlpack import Reader, Restore, Tensor, reader, restorer
 from tilewright.runtime.program_file import UNSETTLED
@@ -47,6 +48,7 @@ from tilewright.schedules import Request, checked_request
 from tilewright.targets.base import Executable, target_named
 
 Names = str | Iterable[str]
+Native = Callable[..., Any]  # a native function of a program
 
 
 class _Latest(NamedTuple):
@@ -55,7 +57,7 @@ class _Latest(NamedTuple):
     result as it is."""
 
     options: Options | None
-    function: Callable[..., Any]
+    function: Native
     n_inputs: int
     result: Structure
 
@@ -95,7 +97,7 @@ class _Sharing(NamedTuple):
         except Exception:  # `read_call` meets it again, and states which argument it is
             return None
 
-    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def around(self, function: Native) -> Native:
         """A native function as one that takes such arrays too."""
         reads, restore = self
 
@@ -195,7 +197,7 @@ class JitFunction:
             located(error)
             raise
 
-    def again(self, args: Sequence[Any]) -> Any:
+    def again(self, args: Sequence[object]) -> Any:
         """The result of a call on arrays by position, of such types as a call before; `MISMATCH` for any other, and
         inside a trace.
 
@@ -231,10 +233,11 @@ class JitFunction:
             found = self._known(args, setting)
         return self._call(args, kwargs, setting) if found is MISMATCH else found
 
-    def _known(self, args: Sequence[Any], setting: _Setting) -> Any:
+    def _known(self, args: Sequence[object], setting: _Setting) -> Any:
         """The result of a call on arrays of types that a program was compiled for, if they are NumPy's or of the
         classes of the latest others; else `MISMATCH`."""
-        arrays, sharing = args, None
+        arrays: Sequence[Any] = args
+        sharing = None
         for argument in args:
             if type(argument) is not np.ndarray:
                 sharing = self._sharing
@@ -481,7 +484,7 @@ def _parameters(function: Callable[..., object]) -> tuple[tuple[str, ...], tuple
     return (*positional, *keyword), tuple(positional)
 
 
-def _typed(name: str, leaf: Any) -> Any:
+def _typed(name: str, leaf: Leaf) -> ArrayType:
     try:
         return leaf_type(leaf)
     except TilewrightError as error:

@@ -24,7 +24,7 @@ class BoundInput(NamedTuple):
         """The input at a position with the contents of an array."""
         return BoundInput(position, array.dtype, array.shape, array.tobytes())
 
-    def equals(self, value: Any) -> bool:
+    def equals(self, value: object) -> bool:
         """Whether an argument is a NumPy array with these contents."""
         return (
             type(value) is np.ndarray
@@ -51,7 +51,7 @@ class PlainCall(NamedTuple):
     bound: tuple[BoundInput, ...] = ()
     rest: tuple[int, ...] = ()
 
-    def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def __call__(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
         """The result of a call like that one, as the function gives it; `MISMATCH` for any other call.
 
         Raises:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from tilewright.errors import ArgumentError, DTypeError, TilewrightError, UnsupportedOnTargetError
 
 Tensor = np.ndarray[Any, Any]
+Foreign: TypeAlias = Any  # an array of another library
 Restore = Callable[[Tensor], Any]
 RestoreDevice = Callable[[Any], Any]
 Convert = Callable[[Any], tuple[Tensor, Restore]]
@@ -56,7 +57,7 @@ def _library(kind: type) -> str:
     return kind.__module__.partition(".")[0]
 
 
-def reader(array: Any) -> Reader | None:
+def reader(array: Foreign) -> Reader | None:
     """A function that reads arrays like `array` as `to_numpy` does, but quickly: it raises for those of another class
     or on another device, and for tensors that record gradients. None for kinds that have no such function."""
     kind = _kind_of(array)
@@ -104,7 +105,7 @@ def _check_on_cpu(on_cpu: bool, where: object, help: str) -> None:
         raise UnsupportedOnTargetError(f"an argument is on the device `{where}`, not in CPU memory", help=help)
 
 
-def _from_torch(tensor: Any) -> tuple[Tensor, Restore]:
+def _from_torch(tensor: Foreign) -> tuple[Tensor, Restore]:
     # Each attribute of a tensor takes a tenth of a microsecond.
     if not tensor.is_cpu:
         _check_on_cpu(False, tensor.device, "pass `x.cpu()`")
@@ -125,25 +126,25 @@ def _from_torch(tensor: Any) -> tuple[Tensor, Restore]:
         raise DTypeError(f"torch cannot share a tensor of {tensor.dtype}: {error}", help="convert it first") from error
 
 
-def _read_numpy(array: Any) -> Tensor:
+def _read_numpy(array: Foreign) -> Tensor:
     if type(array) is not np.ndarray:
         raise TypeError
     return array
 
 
-def _tensor_reader(tensor: Any, kind: type) -> Reader:
+def _tensor_reader(tensor: Foreign, kind: type) -> Reader:
     extension, dtype = _extension_of_torch(tensor.dtype), tensor.dtype
     if extension is not None:
         bits = getattr(sys.modules["torch"], f"int{8 * extension.itemsize}")
 
-        def read_bits(tensor: Any) -> Tensor:
+        def read_bits(tensor: Foreign) -> Tensor:
             if type(tensor) is not kind or tensor.requires_grad or tensor.dtype != dtype:
                 raise TypeError
             return tensor.view(bits).numpy().view(extension)
 
         return read_bits
 
-    def read(tensor: Any) -> Tensor:
+    def read(tensor: Foreign) -> Tensor:
         # torch gives the memory of tensors that record gradients where its own recording is off. It refuses tensors on
         # devices, and those that are no plain block.
         if type(tensor) is not kind or tensor.requires_grad:
@@ -153,7 +154,7 @@ def _tensor_reader(tensor: Any, kind: type) -> Reader:
     return read
 
 
-def _to_torch(array: Tensor) -> Any:
+def _to_torch(array: Tensor) -> Foreign:
     return _tensor_maker(array.dtype)(array)
 
 
@@ -173,19 +174,19 @@ def _extension_of_torch(dtype: object) -> np.dtype | None:
     return _extension(str(dtype).removeprefix("torch."))
 
 
-def _from_jax(array: Any) -> tuple[Tensor, Restore]:
+def _from_jax(array: Foreign) -> tuple[Tensor, Restore]:
     platforms = {device.platform for device in array.devices()}
     _check_on_cpu(platforms == {"cpu"}, ", ".join(sorted(platforms)), "pass `jax.device_get(x)`")
     # JAX gives a read-only view of a CPU array, with ml_dtypes where NumPy has no type of its own.
     return np.asarray(array), _asarray_of_jax()
 
 
-def _jax_reader(array: Any, kind: type) -> Reader | None:
+def _jax_reader(array: Foreign, kind: type) -> Reader | None:
     sharding = array.sharding
     if [device.platform for device in sharding.device_set] != ["cpu"]:
         return None
 
-    def read(array: Any) -> Tensor:
+    def read(array: Foreign) -> Tensor:
         # Most arrays have the same object, and comparing two takes longer.
         if type(array) is not kind or ((own := array.sharding) is not sharding and own != sharding):
             raise TypeError
@@ -201,7 +202,7 @@ def _asarray_of_jax() -> Restore:
     return jax.jit(jax.numpy.asarray)
 
 
-def _from_standard(array: Any) -> tuple[Tensor, Restore]:
+def _from_standard(array: Foreign) -> tuple[Tensor, Restore]:
     """Any array with the DLPack methods of the Array API."""
     device_type, device_number = array.__dlpack_device__()
     device = f"DLPack type {int(device_type)}, number {device_number}"
@@ -245,7 +246,7 @@ _WITHOUT_CONTENTS_HELP = {
 }
 
 
-def on_cuda(array: Any) -> tuple[tuple[int, ...], np.dtype, RestoreDevice] | None:
+def on_cuda(array: Foreign) -> tuple[tuple[int, ...], np.dtype, RestoreDevice] | None:
     """Shape and type of an array on a CUDA device, and the function that gives our results the kind of `array`; None
     for any other value.
 
@@ -289,14 +290,14 @@ def is_readonly(array: object) -> bool:
     return type(array).__module__.partition(".")[0] in ("jax", "jaxlib")
 
 
-def _on_cuda_of_torch(tensor: Any) -> tuple[tuple[int, ...], np.dtype, RestoreDevice]:
+def _on_cuda_of_torch(tensor: Foreign) -> tuple[tuple[int, ...], np.dtype, RestoreDevice]:
     torch = sys.modules["torch"]
     if tensor.requires_grad:
         raise ArgumentError("a tensor that records gradients would lose them", help="pass `x.detach()`")
     return tuple(tensor.shape), _numpy_type(str(tensor.dtype).removeprefix("torch.")), torch.from_dlpack
 
 
-def _numpy_type(given: Any) -> np.dtype:
+def _numpy_type(given: Foreign) -> np.dtype:
     try:
         extension = _extension(str(given))
         return np.dtype(given) if extension is None else extension
