@@ -58,6 +58,7 @@ class Hunt:
             "suite": "hunt",
             "seed": self.seed,
             "summary": _summary([record for _, record in records]),
+            "below_1": _below_1([record for _, record in records]),
             "failed": [_failure(record) for _, record in records if not record["agrees"]],
             "causes": {cause: [_document(each) for each in found] for cause, found in groups.items()},
         }
@@ -104,6 +105,12 @@ def _document(slow: Slow) -> Record:
 def _ratio(record: Record) -> float:
     """The best peer's time over ours; infinite where there is none, or the result is not right."""
     return record["ratio"] if record["agrees"] and record.get("ratio") else math.inf
+
+
+def _below_1(records: Sequence[Record]) -> list[Record]:
+    """The programs in which a peer is faster, the slowest first, as the search measured them."""
+    found = sorted((record for record in records if _ratio(record) < 1), key=_ratio)
+    return [{key: record[key] for key in ("case", "ratio", "ours_s", "best_peer")} for record in found]
 
 
 def _failure(record: Record) -> Record:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import tilewright as tw
+from tilewright.cli.bench_peers import prepare
 from tilewright.cli.check import relative_difference
 from tilewright.cli.hunt import draw as drawing
 from tilewright.cli.hunt.draw import draw
@@ -131,3 +132,35 @@ def test_other_texts_are_refused(text: str) -> None:
 def test_libraries_without_an_operator_are_refused() -> None:
     with pytest.raises(ArgumentError, match="onnxruntime has no operator `conv`"):
         form_of("conv", "onnxruntime")
+
+
+@pytest.mark.parametrize("form", ["contiguous", "transposed", "strided"])
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_results_of_peers_have_memory_of_their_own(library: str, form: str) -> None:
+    """A view takes no time, but what reads it does."""
+    program = Program((Input((60, 300), "f32", form),), (Step("transpose", (0,), {"axes": [1, 0]}),))
+    case = case_of(program)
+    (array,) = case.make_inputs(np.random.default_rng(0))
+    given = torch.from_numpy(array) if library == "torch" else array
+    result = np.asarray(case.peers[library](torch if library == "torch" else np, given))
+    assert result.flags.c_contiguous
+    assert not np.may_share_memory(result, array)
+    np.testing.assert_array_equal(result, array.T)
+
+
+@pytest.mark.parametrize("form", ["contiguous", "transposed", "strided"])
+def test_jax_views_the_memory_of_inputs_itself(form: str) -> None:
+    program = Program((Input((60, 300), "f32", form),), (Step("exp", (0,)),))
+    case = case_of(program)
+    inputs = case.make_inputs(np.random.default_rng(0))
+    runner = prepare("jax", case, inputs, 1)[""]
+    np.testing.assert_allclose(runner.to_numpy(runner.call()), np.exp(inputs[0]), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "is_left_out"), [("matmul", "f16", True), ("matmul", "f32", False), ("exp", "f16", False)]
+)
+def test_numpy_multiplies_no_narrow_floats(op: str, dtype: str, is_left_out: bool) -> None:
+    operands = (0, 1) if op == "matmul" else (0,)
+    program = Program((Input((8, 8), dtype),) * len(operands), (Step(op, operands),))
+    assert ("numpy" in case_of(program).unsupported) == is_left_out

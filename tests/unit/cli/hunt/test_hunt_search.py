@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tilewright.cli.bench_worker import Request
+from tilewright.cli.hunt import command
 from tilewright.cli.hunt.causes import Slow, by_cause, slow_of
 from tilewright.cli.hunt.corpus import keep, programs
 from tilewright.cli.hunt.measurer import Measurer
@@ -100,3 +101,12 @@ def test_a_program_that_takes_too_long_is_left_out(monkeypatch: pytest.MonkeyPat
     with Measurer(REQUEST, 0.2) as measurer:
         monkeypatch.setattr(measurer, "_command", [sys.executable, "-c", "import time; time.sleep(60)"])
         assert measurer.record(LONG)["error"] == "not done in 0 s"
+
+
+def test_the_document_lists_what_peers_do_faster() -> None:
+    ratios = [1.2, 0.4, None, 0.9, 0.1]
+    records = [
+        {"case": f"v{n}", "ratio": ratio, "ours_s": 1e-3, "best_peer": "jax", "agrees": n != 4}
+        for n, ratio in enumerate(ratios)
+    ]
+    assert [found["case"] for found in command._below_1(records)] == ["v1", "v3"]
