@@ -182,3 +182,21 @@ def test_slices_of_gathers() -> None:
     unit = check_meaning(PASS, text, inputs=inputs)
     gathers = [op for op in unit.main.body.block.ops if isinstance(op, array.GatherOp)]
     assert [array_type(op.results[0]).shape for op in gathers] == [(2, 6)]
+
+
+def test_a_slice_stands_before_all_that_read_it() -> None:
+    text = """
+    func.func @main(%x: tensor<8xf32>) -> (tensor<2xf32>, tensor<2xf32>) {
+      %a = array.map(%x) {fn = "exp"} : tensor<8xf32>
+      %b = array.map(%x) {fn = "log"} : tensor<8xf32>
+      %c = array.slice(%b) {starts = array<i64: 0>, limits = array<i64: 2>, strides = array<i64: 1>} : tensor<2xf32>
+      %d = array.slice(%a) {starts = array<i64: 0>, limits = array<i64: 2>, strides = array<i64: 1>} : tensor<2xf32>
+      func.return %c, %d : tensor<2xf32>, tensor<2xf32>
+    }
+    """
+    unit = check_meaning(PASS, text, inputs=[np.arange(1, 9, dtype=np.float32)])
+    known = set(unit.main.body.block.args)
+    for op in unit.main.body.block.ops:
+        assert known.issuperset(op.operands)
+        known.update(op.results)
+    assert sum(isinstance(op, array.SliceOp) for op in unit.main.body.block.ops) == 1

@@ -17,10 +17,10 @@ Before:
     }
 After:
     func.func @main(%x: tensor<8x6xf32>, %y: tensor<6xf32>) -> tensor<2x6xf32> {
-      %row = array.map(%y) {fn = "exp"} : tensor<6xf32>
-      %rows = array.broadcast(%row) {axes = array<i64: 1>} : tensor<2x6xf32>
       %part = array.slice(%x)
         {starts = array<i64: 4, 0>, limits = array<i64: 7, 6>, strides = array<i64: 2, 1>} : tensor<2x6xf32>
+      %row = array.map(%y) {fn = "exp"} : tensor<6xf32>
+      %rows = array.broadcast(%row) {axes = array<i64: 1>} : tensor<2x6xf32>
       %z = array.map(%part, %rows) {fn = "add"} : tensor<2x6xf32>
       func.return %z : tensor<2x6xf32>
     }
@@ -33,7 +33,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-from xdsl.ir import Attribute, Block, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
@@ -120,7 +120,7 @@ class _Slices:
         return made.results[0]
 
     def part(self, op: array.ArrayOp, value: SSAValue, ranges: Ranges) -> SSAValue:
-        """A slice of an operand of `op`, before it."""
+        """A slice of an operand of `op`, after what gives that: operations before `op` may read it, too."""
         type = array_type(value)
         if ranges == _whole(type.shape):
             return value
@@ -133,7 +133,13 @@ class _Slices:
                 strides=tuple(each.stride for each in ranges),
                 outputs=[_tensor(_sizes(ranges), value)],
             )
-            found = self.written[value, ranges] = self.add(op, made)
+            made.location = op.location
+            owner = value.owner
+            if isinstance(owner, Operation) and owner.parent_block() is self.block:
+                self.block.insert_op_after(made, owner)
+            else:
+                self.block.insert_ops_before([made], next(iter(self.block.ops)))
+            found = self.written[value, ranges] = made.results[0]
         return found
 
     def again(self, op: array.ArrayOp, operands: Sequence[SSAValue], ranges: Ranges) -> SSAValue:
