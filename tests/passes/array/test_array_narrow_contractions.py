@@ -108,3 +108,10 @@ def test_narrow_operands_are_summed_in_the_type_of_the_result() -> None:
 )
 def test_others_stay(left: tuple[int, ...], right: tuple[int, ...], result: tuple[int, ...]) -> None:
     check_unchanged(PASS, contraction(left, right, result))
+
+
+def test_operands_that_are_rounded_stay() -> None:
+    text = contraction((96, 64), (64, 2), (96, 2), dtypes=("f32", "f32"))
+    check_unchanged(
+        PASS, text.replace("right_contract = array<i64: 0>", 'right_contract = array<i64: 0>, precision = "tf32"')
+    )

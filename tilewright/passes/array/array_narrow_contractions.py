@@ -4,6 +4,7 @@ A register block of a contraction has a vector of columns: one column leaves mos
 more rows than the right one has columns, the operands are swapped: a contraction of few rows reads its right operand as
 it is stored. A contraction with few results, such as a dot product, is a multiplication and a reduction instead, which
 adds up vectors along the depth.
+Operands that are rounded before they are multiplied stay.
 After attention has been found, before long reductions are split.
 
 Before:
@@ -52,7 +53,7 @@ class ArrayNarrowContractionsPass:
     def apply(self, unit: Unit) -> None:
         for block in blocks_of(unit.main):
             for op in list(block.ops):
-                if isinstance(op, array.ContractOp) and op.part is None and op.left_contract:
+                if isinstance(op, array.ContractOp) and op.part is None and op.precision is None and op.left_contract:
                     self._rewrite(unit, op)
 
     def _rewrite(self, unit: Unit, op: array.ContractOp) -> None:
@@ -127,7 +128,6 @@ def _swapped(op: array.ContractOp) -> SSAValue:
         right_batch=left.batch,
         left_contract=right.contracted,
         right_contract=left.contracted,
-        precision=op.precision,
         outputs=[tensor(ArrayType(shape, result.dtype))],
     )
     insert_like(op, swapped)
