@@ -7,6 +7,7 @@ import pytest
 
 from tests.passes.pass_support import Make, Tensor, random_inputs, remarks, run, run_through
 from tests.programs import Program, layer_norm
+from tilewright import dtypes
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.frontend.trace import Value
@@ -64,6 +65,18 @@ def part(p: Program) -> list[Value]:
     return [p.map("exp", p.add("slice", [p.array(8, 6)], starts=(0, 1), limits=(8, 4), strides=(1, 1))[0])]
 
 
+def sliced(shape: tuple[int, ...], starts: tuple[int, ...], limits: tuple[int, ...], strides: tuple[int, ...]) -> Make:
+    return lambda p: [
+        p.map("negative", p.add("slice", [p.array(*shape)], starts=starts, limits=limits, strides=strides)[0])
+    ]
+
+
+def gathered(shape: tuple[int, ...], axis: int, indices: tuple[int, ...]) -> Make:
+    return lambda p: [
+        p.map("negative", p.add("gather", [p.array(*shape), p.array(*indices, dtype=dtypes.i32)], axes=(axis,))[0])
+    ]
+
+
 def softmax(p: Program) -> list[Value]:
     return [p.softmax(p.array(2, 3, 4, 7))]
 
@@ -90,6 +103,16 @@ CASES: list[tuple[Make, list[tuple[int, ...]]]] = [
     (swapped, [(32, 3)]),
     (numbered, [(8, 15)]),
     (part, [(8, 3)]),
+    (sliced((4, 5, 6), (1, 0, 1), (3, 5, 6), (1, 1, 2)), [(30,)]),  # every other one of 10 rows
+    (sliced((4, 5, 6), (1, 0, 0), (4, 5, 6), (2, 1, 1)), [(2, 30)]),
+    (sliced((4, 5, 6), (0, 1, 0), (4, 3, 6), (1, 1, 1)), [(4, 12)]),
+    (sliced((4, 5, 6), (0, 0, 0), (4, 5, 5), (1, 1, 2)), [(60,)]),
+    (sliced((4, 5, 6), (0, 0, 0), (4, 5, 4), (1, 1, 3)), [(40,)]),
+    (sliced((4, 5, 7), (0, 0, 0), (4, 5, 7), (1, 1, 2)), [(20, 4)]),  # rows end in the last element taken
+    (sliced((4, 5, 6), (0, 2, 0), (4, 3, 6), (1, 1, 1)), [(4, 1, 6)]),
+    (gathered((3, 4, 5, 6), 1, (7,)), [(7, 3, 30)]),
+    (gathered((3, 4, 5, 6), 0, (2, 3)), [(6, 120)]),
+    (gathered((3, 4, 5, 6), 3, (2, 3)), [(6, 60)]),
     (softmax, [(24, 7)]),
     (layer_norm, [(24, 20)]),
     (both, [(4, 30)]),

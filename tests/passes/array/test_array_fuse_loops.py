@@ -250,3 +250,12 @@ def test_a_gather_is_computed_in_the_order_in_which_it_is_stored() -> None:
     (group,) = [op for op in unit.main.walk() if isinstance(op, array.FusedOp)]
     assert [op.name for op in group.body.block.ops] == ["array.gather", "array.transpose", "array.yield"]
     assert len(groups(lambda p: taken(p, twice=True))) == 2
+
+
+def test_rows_are_gathered_in_the_order_of_the_transpose_that_stores_them() -> None:
+    def program(p: Program, permutation: tuple[int, ...]) -> list[Value]:
+        rows = p.add("gather", [p.array(50, 40, 30), p.array(4, dtype=dtypes.i32)], axes=(1,))[0]
+        return list(p.add("transpose", [p.map("negative", rows)], permutation=permutation))
+
+    assert groups(lambda p: program(p, (1, 0, 2))) == [("loop", "gather negative")]
+    assert len(groups(lambda p: program(p, (2, 1, 0)))) == 2

@@ -32,7 +32,7 @@ After:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
@@ -152,6 +152,11 @@ def _has_rule(op: Operation) -> bool:
     if isinstance(op, array.IotaOp):
         axis: int = op.axis
         return array_type(op.results[0]).shape[axis] != 1
+    if isinstance(op, array.GatherOp):
+        source, *indices = op.operands
+        return all(array_type(source).shape[axis] != 1 for axis in op.axes) and source not in indices
+    if isinstance(op, array.SliceOp):
+        return _dims(op.operands[0]) == _dims(op.results[0])
     known = isinstance(op, (*ELEMENTWISE, array.BroadcastOp, array.TransposeOp, array.YieldOp))
     return known or is_splat(op) or is_unit_reshape(op)
 
@@ -165,11 +170,12 @@ def _borders(group: array.FusedOp) -> _Borders | None:
         if isinstance(op, array.ReduceOp) and op.part is not None:
             _keep_parts(borders, op)
         if isinstance(op, array.IotaOp):
-            axis: int = op.axis
-            for here, after in pairwise(_dims(op.results[0])):
-                if axis in (here, after):
-                    borders.keep((op.results[0], here))
+            _keep_around(borders, op.results[0], (op.axis,))
             continue
+        if isinstance(op, array.SliceOp):
+            _keep_between(borders, op)
+        if isinstance(op, array.GatherOp):
+            _keep_around(borders, op.operands[0], op.axes)
         for operand in op.operands if isinstance(op, array.ArrayOp) else ():
             borders.relate(operand, op.results[0], _places(op, operand))
     space, reduced = group_space(group)
@@ -188,6 +194,23 @@ def _borders(group: array.FusedOp) -> _Borders | None:
     return borders
 
 
+def _keep_around(borders: _Borders, value: SSAValue, axes: Sequence[int]) -> None:
+    """Dimensions that are counted or indexed merge with no other ones."""
+    for here, after in pairwise(_dims(value)):
+        if here in axes or after in axes:
+            borders.keep((value, here))
+
+
+def _keep_between(borders: _Borders, op: array.SliceOp) -> None:
+    """Dimensions merge if the slice of both has one stride: rows without gaps, of which as many elements lie behind the
+    last one taken as between two."""
+    source, sizes = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
+    for here, after in pairwise(_dims(op.operands[0])):
+        takes_all = op.starts[after] < op.strides[after] and sizes[after] * op.strides[after] == source[after]
+        if op.strides[here] != 1 or not takes_all:
+            borders.keep((op.operands[0], here))
+
+
 def _keep_parts(borders: _Borders, op: array.ReduceOp) -> None:
     """Parts of a dimension are parts of what it becomes where it is the outermost dimension of that."""
     axis = op.part_axis
@@ -199,6 +222,12 @@ def _keep_parts(borders: _Borders, op: array.ReduceOp) -> None:
 def _places(op: Operation, operand: SSAValue) -> dict[int, int]:
     """The result dimensions of an operand's dimensions, except those of size 1."""
     dims, kept = _dims(operand), _dims(op.results[0])
+    if isinstance(op, array.GatherOp):
+        rank = array_type(op.operands[1]).rank
+        if operand is not op.operands[0]:
+            return {d: d for d in dims}
+        rest = [d for d in range(array_type(operand).rank) if d not in op.axes]
+        return {d: rank + n for n, d in enumerate(rest) if d in dims}
     if isinstance(op, array.BroadcastOp):
         return {d: _axes(op)[d] for d in dims}
     if isinstance(op, array.TransposeOp):
@@ -256,8 +285,8 @@ def _rewritten(
     new = rebuilt(op, operands, [tensor(type)])
     _rename_dims(op, new, runs)
     moves = isinstance(new, array.TransposeOp) and new.permutation != tuple(range(type.rank))
-    same = not isinstance(op, ELEMENTWISE) and not moves and operands and array_type(operands[0]) == type
-    if same:
+    computes = isinstance(op, (*ELEMENTWISE, array.GatherOp))
+    if not computes and not moves and operands and array_type(operands[0]) == type:
         new.erase()
         return operands[0]
     new.location = op.location
@@ -277,6 +306,10 @@ def _rename_dims(op: array.ArrayOp, new: array.ArrayOp, runs: Mapping[SSAValue, 
                 number = _number(source, new.part_axis)
                 inner = math.prod(array_type(op.operands[0]).shape[d] for d in source[number][1:])
                 new.part_axis, new.part = number, new.part * inner
+        case array.SliceOp():
+            _merge_ranges(op, new, runs[op.operands[0]])
+        case array.GatherOp():
+            new.axes = tuple(_number(runs[op.operands[0]], axis) for axis in new.axes)
         case array.BroadcastOp() | array.TransposeOp():
             place = _places(op, op.operands[0])
             numbers = tuple(_number(runs[op.results[0]], place[run[0]]) for run in runs[op.operands[0]])
@@ -286,6 +319,17 @@ def _rename_dims(op: array.ArrayOp, new: array.ArrayOp, runs: Mapping[SSAValue, 
                 new.permutation = tuple(numbers.index(n) for n in range(len(numbers)))
         case _:
             pass
+
+
+def _merge_ranges(op: array.ArrayOp, new: array.SliceOp, runs: _Runs) -> None:
+    """State a slice in terms of runs, each of which has the stride of its innermost dimension."""
+    source = array_type(op.operands[0]).shape
+    sizes = array_type(new.results[0]).shape
+    starts, strides = new.starts, new.strides
+    first = [sum(starts[d] * math.prod(source[e] for e in run if e > d) for d in run) for run in runs]
+    step = [strides[run[-1]] for run in runs]
+    new.starts, new.strides = tuple(first), tuple(step)
+    new.limits = tuple(f + (n - 1) * s + 1 for f, n, s in zip(first, sizes, step, strict=True))
 
 
 def _number(runs: _Runs, dim: int) -> int:

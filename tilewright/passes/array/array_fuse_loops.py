@@ -150,10 +150,19 @@ def _stored_transpose(unit: Unit, ops_: set[Operation], members: set[Operation],
         why = "lanes are shuffled as they are loaded"
     elif stored and all(_gathers_elements(op) or _is_smaller(op, transpose) for op in ops_):
         why = "elements are gathered in any order"
+    elif stored and _keeps_rows(transpose) and any(isinstance(op, array.GatherOp) for op in ops_):
+        if not all(isinstance(op, (*ELEMENTWISE, array.GatherOp)) for op in ops_):
+            return set()
+        why = "rows are gathered in any order"
     else:
         return set()
     unit.remarks.append(Remark("array-fuse-loops", f"transpose at {where(transpose)}", "fused", why))
     return {transpose}
+
+
+def _keeps_rows(transpose: array.TransposeOp) -> bool:
+    """Whether the innermost dim, along which vectors lie, stays where it is."""
+    return transpose.permutation[-1] == len(transpose.permutation) - 1
 
 
 def _is_smaller(op: Operation, than: Operation) -> bool:
