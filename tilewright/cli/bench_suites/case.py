@@ -58,7 +58,7 @@ class Case:
         reference = self.reference or self.peers["numpy"]
         if not callable(reference):
             raise CompilerBug(f"the case `{self.name}` has several ways in NumPy and does not state its reference")
-        return np.asarray(first(reference(np, *map(_widened, inputs))))
+        return np.asarray(first(reference(np, *map(widened, inputs))))
 
     def compared(self, result: Array) -> Array:
         """The part of a result that the reference computes: all of it."""
@@ -135,7 +135,7 @@ class ScalingCase:
 AnyCase: TypeAlias = Case | CompilerCase | ScheduleCase | ScalingCase
 
 
-def _widened(array: Array) -> Array:
+def widened(array: Array) -> Array:
     return array if array.dtype.kind in "biu" else array.astype(np.float64)
 
 

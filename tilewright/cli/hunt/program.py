@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -61,11 +61,14 @@ class Program(msgspec.Struct, frozen=True):
         given = [*map(_name, step.operands), *(f"{key}={value}" for key, value in step.parameters.items())]
         return f"{_name(len(self.inputs) + number)} = {step.op}({', '.join(given)})"
 
-    def run(self, library: str, module: Library, arrays: Sequence[Tensor]) -> Tensor:
-        """The result, by the functions of a library."""
+    def run(
+        self, library: str, module: Library, arrays: Sequence[Tensor], after: Callable[[Tensor], Tensor] | None = None
+    ) -> Tensor:
+        """The result, by the functions of a library; `after` is applied to what each gives."""
         values = list(arrays)
         for step in self.steps:
-            values.append(_run_step(step, library, module, *(values[n] for n in step.operands)))
+            value = _run_step(step, library, module, *(values[n] for n in step.operands))
+            values.append(value if after is None else after(value))
         return values[-1]
 
     def arrays(self, generator: np.random.Generator) -> tuple[Tensor, ...]:

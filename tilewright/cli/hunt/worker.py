@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from tilewright.cli import worker_process
-from tilewright.cli.bench_suites.case import Case
+from tilewright.cli.bench_suites.case import Case, widened
 from tilewright.cli.bench_worker import Request, measure
 from tilewright.cli.hunt.operators import MULTIPLYING
 from tilewright.cli.hunt.program import Library, Program, Record, Tensor, Type, read_program, types_of
@@ -83,6 +83,7 @@ def case_of(program: Program, name: str = "") -> Case:
         bytes=float(read + result.nbytes),
         tolerance=_tolerance(program, result.dtype),
         dtype=result.dtype,
+        reference=partial(_reference, program),
         unsupported=_SLOW_NUMPY if _multiplies_narrow(program, types) else {},
     )
 
@@ -97,6 +98,11 @@ def _multiplies_narrow(program: Program, types: Sequence[Type]) -> bool:
 
 def _run(program: Program, library: str, module: Library, *arrays: Tensor) -> Tensor:
     return program.run(library, module, arrays)
+
+
+def _reference(program: Program, numpy: Library, *arrays: Tensor) -> Tensor:
+    """The result in f64, rounded where the program casts: NumPy has no matmul of some 16-bit floats."""
+    return program.run("numpy", numpy, arrays, after=widened)
 
 
 def _run_peer(program: Program, library: str, module: Library, *arrays: Tensor) -> Tensor:

@@ -202,8 +202,8 @@ def _keep_around(borders: _Borders, value: SSAValue, axes: Sequence[int]) -> Non
 
 
 def _keep_between(borders: _Borders, op: array.SliceOp) -> None:
-    """Dimensions merge if the slice of both has one stride: rows without gaps, of which as many elements lie behind the
-    last one taken as between two."""
+    """Dimensions merge if the slice of both has one stride: of rows without gaps, whose end is as far from the last
+    element that is taken as the next one would be."""
     source, sizes = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
     for here, after in pairwise(_dims(op.operands[0])):
         takes_all = op.starts[after] < op.strides[after] and sizes[after] * op.strides[after] == source[after]

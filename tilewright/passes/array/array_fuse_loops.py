@@ -161,7 +161,7 @@ def _stored_transpose(unit: Unit, ops_: set[Operation], members: set[Operation],
 
 
 def _keeps_rows(transpose: array.TransposeOp) -> bool:
-    """Whether the innermost dim, along which vectors lie, stays where it is."""
+    """Whether the innermost dim, which vectors are along, stays where it is."""
     return transpose.permutation[-1] == len(transpose.permutation) - 1
 
 

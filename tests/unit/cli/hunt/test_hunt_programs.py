@@ -164,3 +164,12 @@ def test_numpy_multiplies_no_narrow_floats(op: str, dtype: str, is_left_out: boo
     operands = (0, 1) if op == "matmul" else (0,)
     program = Program((Input((8, 8), dtype),) * len(operands), (Step(op, operands),))
     assert ("numpy" in case_of(program).unsupported) == is_left_out
+
+
+def test_references_are_in_f64_after_casts() -> None:
+    """NumPy multiplies no bf16."""
+    steps = (Step("cast", (0,), {"dtype": "bf16"}), Step("matmul", (2, 1)))
+    case = case_of(Program((Input((3, 5)), Input((5, 4), "bf16")), steps))
+    x, y = case.make_inputs(np.random.default_rng(0))
+    rounded = x.astype(y.dtype).astype(np.float64)
+    np.testing.assert_allclose(case.expected((x, y)), rounded @ y.astype(np.float64))
