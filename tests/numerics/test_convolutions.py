@@ -93,6 +93,14 @@ def test_drawn_geometries(
     check(x, w, strides, pads, dilation, groups, target, known)
 
 
+def test_padding_of_rows_that_are_stored_in_panels() -> None:
+    """Vectors that begin elsewhere than where a panel does would cross its end."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((1, 2, 35)), rng.standard_normal((1, 2, 1))
+    for pad in (1, 2, 3, 5):
+        check(x, w, (1,), (pad,), (1,), 1, "cpu:x86-64-v3", False)
+
+
 @pytest.mark.parametrize("batch", [1, 3, 8])
 @pytest.mark.parametrize(
     ("channels", "results", "window", "stride", "pad", "groups"),

@@ -29,12 +29,15 @@ from xdsl.utils.exceptions import VerifyException
 
 from tilewright import dtypes
 from tilewright.dialects.fields import SPECIFIERS, FieldsOp, arguments, decode
+from tilewright.dialects.imports import ask_for_dialects_last
 from tilewright.dtypes import DType
 from tilewright.primitives import ArrayType
 
 if TYPE_CHECKING:
     from xdsl.parser import Parser
     from xdsl.printer import Printer
+
+ask_for_dialects_last()
 
 Op = TypeVar("Op", bound=Operation)
 

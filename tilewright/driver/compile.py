@@ -7,7 +7,6 @@ from the cache compiles it again, which gives the same code.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -86,7 +85,6 @@ def build_executable(
     captured arrays, by default safe copies."""
     _start(target)
     # A process that finds its programs in the cache imports none of these.
-    importlib.import_module("tilewright.dialects")  # before other modules import xDSL themselves
     from tilewright import pipelines
     from tilewright.frontend.build import build_module
 

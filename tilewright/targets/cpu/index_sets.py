@@ -17,7 +17,16 @@ from tilewright.dialects import tile
 from tilewright.dialects.base import array_type
 from tilewright.dialects.walks import producers_first
 from tilewright.passes.affine_access import Access, linear_form
-from tilewright.targets.cpu.nest_plan import Item, NestPlan, is_place, operand_items, operands_of, root_indices
+from tilewright.targets.cpu.nest_plan import (
+    Item,
+    NestPlan,
+    access,
+    is_place,
+    lanes_vary,
+    operand_items,
+    operands_of,
+    root_indices,
+)
 
 # Bounds on the code of a nest: bodies, and items that they compute together.
 MOST_BODIES, MOST_ITEMS = 32, 2048
@@ -334,10 +343,22 @@ def _change(plan: NestPlan, comparison: Comparison) -> Change | None:
 
 
 def _can_cut(plan: NestPlan, dim: int) -> bool:
-    """Whether the loop along a dim may be several loops: sums keep their order, blocks are transposed as a whole."""
-    if dim in plan.reduced or (plan.row_by_row and dim == plan.vector_dim):
+    """Whether the loop along a dim may be several loops: sums keep their order, blocks are transposed as a whole, and
+    vectors begin at multiples of their lanes where panels end at such."""
+    if dim in plan.reduced or (dim == plan.vector_dim and (plan.row_by_row or _has_panels(plan, dim))):
         return False
     return plan.turned_dim is None or dim not in (plan.turned_dim, plan.vector_dim)
+
+
+def _has_panels(plan: NestPlan, dim: int) -> bool:
+    """Whether neighbours along a dim are contiguous in panels only."""
+    stores = [access(root, root_indices(plan, root)) for root in plan.roots if isinstance(root, tile.StoreOp)]
+    loads = [access(value.owner, at) for value, at in plan.dependences if isinstance(value.owner, tile.LoadOp)]
+    for found in (*stores, *loads):
+        vary = lanes_vary(plan, found)
+        if found.stride_along(dim, vary) is None and found.is_contiguous(dim, plan.lanes, vary):
+            return True
+    return False
 
 
 def _gains(plan: NestPlan, cut: Cut, loads: int) -> bool:
