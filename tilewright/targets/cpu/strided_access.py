@@ -42,7 +42,8 @@ def load_strided(builder: Builder, first: Value, stride: int, shape: ir.Type, it
         for start in starts
     ]
     offsets = [n * step for n in range(lanes)] if stride > 0 else [(lanes - 1 - n) * step for n in range(lanes)]
-    owners = [min(offset // lanes, step - 1) for offset in offsets]
+    # With fewer lanes than the stride, a vector in the middle would reach beyond the last element.
+    owners = [step - 1 if offset >= starts[-1] else offset // lanes for offset in offsets]
     places = [(owner, offset - starts[owner]) for offset, owner in zip(offsets, owners, strict=True)]
     return picked(builder, vectors, places)
 

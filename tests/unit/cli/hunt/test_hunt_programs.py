@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tilewright as tw
-from tilewright.cli.bench_peers import prepare
+from tilewright.cli import bench_peers
 from tilewright.cli.check import relative_difference
 from tilewright.cli.hunt import draw as drawing
 from tilewright.cli.hunt.draw import draw
@@ -149,11 +149,12 @@ def test_results_of_peers_have_memory_of_their_own(library: str, form: str) -> N
 
 
 @pytest.mark.parametrize("form", ["contiguous", "transposed", "strided"])
-def test_jax_views_the_memory_of_inputs_itself(form: str) -> None:
+def test_jax_views_the_memory_of_inputs_itself(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    monkeypatch.setattr(bench_peers, "_jax_module", lambda: jax)  # a bench sets types of 64 bits for the process
     program = Program((Input((60, 300), "f32", form),), (Step("exp", (0,)),))
     case = case_of(program)
     inputs = case.make_inputs(np.random.default_rng(0))
-    runner = prepare("jax", case, inputs, 1)[""]
+    runner = bench_peers.prepare("jax", case, inputs, 1)[""]
     np.testing.assert_allclose(runner.to_numpy(runner.call()), np.exp(inputs[0]), rtol=1e-6)
 
 
