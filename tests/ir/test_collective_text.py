@@ -63,7 +63,7 @@ def test_text_round_trips() -> None:
         ("(8, 4) : [2@device.x", "(7, 4) : [2@device.x", "the layout is of the shape"),
         ("2@device.x", "2@lane", "other kinds"),
         ("2@device.x", "2@devise", "no axis of any machine"),
-        ("tensor<8x8xf32>", "tensor<8x4xf32>", "expected"),
+        ("tensor<8x8xf32>", "tensor<8x4xf32>", "other types than the outputs"),
         ('fn = "maximum", axis = 0 : index', 'fn = "maximum", axis = 2 : index', "axis 2"),
     ],
 )
