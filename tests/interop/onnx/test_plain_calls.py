@@ -204,7 +204,7 @@ def test_an_input_that_is_bound_by_value_is_compared_by_contents(monkeypatch: py
 
 
 def test_an_input_that_is_found_to_be_bound_later() -> None:
-    """Where one shape needs the contents of an input, and another does not."""
+    """The branch taken for one shape binds an input by its contents; that for another shape does not."""
     nodes = [
         helper.make_node("Shape", ["shape"], ["count"]),
         helper.make_node("Squeeze", ["count"], ["rank"]),

@@ -45,7 +45,7 @@ from tilewright.primitives import ArrayType
 # The largest part of a value that several slices take together, and that one takes of a sum, for which the operation
 # is written again.
 _MOST_OF_MANY, _MOST_OF_SUMS = 0.5, 0.75
-# Gathers meet what slices made, and the other way round.
+# A gather that bubbles up leaves slices to bubble up, and a slice that does leaves gathers.
 _ROUNDS = 4
 
 
