@@ -105,15 +105,29 @@ def _split_reduction(op: array.ReduceOp) -> tuple[int, str]:
         return 1, f"{result.size} results are work for many threads"
     if result.dtype != result.dtype.compute:
         return 1, f"parts of {result.dtype} would be rounded"
-    # Windows of the outermost dimension are runs of memory.
-    longest = max(axes, key=lambda d: source.shape[d])
-    axis = next((d for d in axes if source.shape[d] >= MOST_PARTS * MOST_PARTS), longest)
+    axis = _axis_of_parts(source.shape, axes, reduced)
     size = source.shape[axis]
-    part = _part_of(size, least=max(1, LEAST_PART * size // reduced))
+    part = _part_of(size, _least_part(size, reduced))
     if part >= size:
         return 1, f"no parts of at least {LEAST_PART} elements"
     _replace(op, axis, part)
     return -(-size // part), "long sums with few results"
+
+
+def _axis_of_parts(shape: Sequence[int], axes: Sequence[int], reduced: int) -> int:
+    """The axis that is cut: the outermost one of enough parts, since windows of it are runs of memory, and the rows of
+    an array only where they stay long."""
+    for axis in axes:
+        size = shape[axis]
+        parts = -(-size // _part_of(size, _least_part(size, reduced)))
+        if parts >= FEW_PARTS and (axis < len(shape) - 1 or size >= MOST_PARTS * MOST_PARTS):
+            return axis
+    return max(axes, key=lambda axis: shape[axis])
+
+
+def _least_part(size: int, reduced: int) -> int:
+    """How much of a dim of `size` makes a part of enough elements, where `reduced` are reduced to a result."""
+    return max(1, LEAST_PART * size // reduced)
 
 
 def _replace(op: array.ReduceOp, axis: int, part: int) -> None:
@@ -135,6 +149,7 @@ def _part_of(size: int, least: int) -> int:
     """How much of a dim is a part. Parts are equal where enough of them can be; else the last one is shorter, and the
     others are whole tiles."""
     parts = parts_of(size, least)
-    if parts >= FEW_PARTS or size < MOST_PARTS * UNEQUAL_PART:
+    if parts >= FEW_PARTS:
         return size // parts
-    return -(-size // (MOST_PARTS * UNEQUAL_PART)) * UNEQUAL_PART
+    whole = UNEQUAL_PART if size >= MOST_PARTS * UNEQUAL_PART else 1
+    return max(-(-size // (MOST_PARTS * whole)) * whole, least)
