@@ -230,19 +230,23 @@ def access(op: tile.LoadOp | tile.StoreOp, at: Indices) -> Access:
 
 def _lanes(plan: NestPlan, machine: Machine) -> int:
     """Vector width from the widest element type that is loaded, stored or computed; i64 indices do not count next to
-    other types."""
+    other types, nor next to bools that vary along more dims."""
     sizes: set[int] = set()
-    wide = 0
-    for value, _ in plan.dependences:
+    wide: set[int] | None = None
+    bools: set[int] = set()
+    for (value, _), dims in plan.dependences.items():
         dtype = array_type(value).dtype
-        if dtype.is_bool or isinstance(value.owner, tile.IotaOp):
+        if isinstance(value.owner, tile.IotaOp):
             continue
-        if dtype.name == "i64":
-            wide = 8
-            continue
-        sizes.add(dtype.compute.itemsize)
-    size = max(sizes) if sizes else wide or 1
-    return max(1, machine.vector.bytes // size)
+        if dtype.is_bool:
+            bools |= dims if isinstance(value.owner, tile.LoadOp) else set()
+        elif dtype.name == "i64":
+            wide = dims | (wide or set())
+        else:
+            sizes.add(dtype.compute.itemsize)
+    if not sizes:
+        sizes = {1} if wide is None or bools > wide else {8}
+    return max(1, machine.vector.bytes // max(sizes))
 
 
 def _dealt_dim(layout: str) -> int | None:
