@@ -167,6 +167,53 @@ def test_gathers_bubble_up_elementwise_operations() -> None:
     assert computed(unit) <= 12
 
 
+def gathered(body: str, of: str, axis: int, result: str) -> str:
+    """A program that gathers two of something along an axis."""
+    return f"""
+    func.func @main(%x: tensor<8x6xf32>, %i: tensor<2xi32>) -> tensor<{result}> {{
+      {body}
+      %z = array.gather({of}, %i) {{axes = array<i64: {axis}>}} : tensor<{result}>
+      func.return %z : tensor<{result}>
+    }}
+    """
+
+
+REPEATED = "%y = array.broadcast(%x) {axes = array<i64: 1, 2>} : tensor<5x8x6xf32>"
+JOINED = "%y = array.concat(%x, %x) {axis = 1 : index} : tensor<8x12xf32>"
+RESHAPED = "%y = array.reshape(%x) : tensor<2x1x4x6xf32>"
+
+
+@pytest.mark.parametrize(
+    ("body", "axis", "result"),
+    [
+        (REPEATED, 0, "2x8x6xf32"),
+        (REPEATED, 1, "2x5x6xf32"),
+        (REPEATED, 2, "2x5x8xf32"),
+        (JOINED, 0, "2x12xf32"),
+        (RESHAPED, 3, "2x2x1x4xf32"),
+        ("%y = array.bitcast(%x) : tensor<8x6xi32>", 1, "2x8xi32"),
+    ],
+)
+def test_gathers_bubble_up_views(body: str, axis: int, result: str) -> None:
+    inputs = [np.arange(48, dtype=np.float32).reshape(8, 6), np.array([3, 1], np.int32)]
+    unit = check_meaning(PASS, gathered(body, "%y", axis, result), inputs=inputs)
+    assert computed(unit) <= int(np.prod([int(n) for n in result.split("x")[:-1]]))
+    sources = [op.operands[0] for op in unit.main.body.block.ops if isinstance(op, array.GatherOp)]
+    assert all(source is unit.main.body.block.args[0] for source in sources)
+
+
+@pytest.mark.parametrize(
+    ("body", "axis", "result"),
+    [
+        ("%y = array.concat(%x, %x) {axis = 1 : index} : tensor<8x12xf32>", 1, "2x8xf32"),
+        ("%y = array.reshape(%x) : tensor<4x12xf32>", 0, "2x12xf32"),
+        ("%y = array.reshape(%x) : tensor<48xf32>", 0, "2xf32"),
+    ],
+)
+def test_gathers_of_what_a_view_mixes_stay(body: str, axis: int, result: str) -> None:
+    check_unchanged(PASS, gathered(body, "%y", axis, result))
+
+
 def test_slices_of_gathers() -> None:
     text = """
     func.func @main(%x: tensor<8x6xf32>, %i: tensor<6xi32>) -> tensor<2x3xf32> {
@@ -181,7 +228,7 @@ def test_slices_of_gathers() -> None:
     inputs = [np.arange(48, dtype=np.float32).reshape(8, 6), np.array([7, 1, 5, 0, 3, 2], np.int32)]
     unit = check_meaning(PASS, text, inputs=inputs)
     gathers = [op for op in unit.main.body.block.ops if isinstance(op, array.GatherOp)]
-    assert [array_type(op.results[0]).shape for op in gathers] == [(2, 6)]
+    assert [array_type(op.results[0]).shape for op in gathers] == [(2, 3)]
 
 
 def test_a_slice_stands_before_all_that_read_it() -> None:

@@ -2,7 +2,7 @@
 
 A slice of what an elementwise operation, a view, a reduction or a contraction gives is that operation on slices of its
 operands, if nothing else uses it. Slices meet the arguments of the program, or what has other uses. Several slices of
-one value bubble up where together they take at most half of it; so does a gather through elementwise operations.
+one value bubble up where together they take at most half of it; so does a gather.
 First of all, so that the simplification after it joins and folds what is written here; not on cores, where slices move
 pages.
 
@@ -39,6 +39,7 @@ from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import erase, insert_like
 from tilewright.passes.array.array_simplify import drop_unused
+from tilewright.passes.array.gathered_operands import gather_operands
 from tilewright.passes.base import Unit, blocks_of
 from tilewright.primitives import ArrayType
 
@@ -96,8 +97,7 @@ class _Slices:
         there was one."""
         changed = False
         for op in reversed(list(self.block.ops)):
-            if isinstance(op, array.MapOp | array.CastOp) and (gather := _only_gather(op)) is not None:
-                _gather_operands(self, op, gather)
+            if isinstance(op, array.ArrayOp) and _gather_first(op):
                 changed = True
                 continue
             rule = _RULES.get(type(op))
@@ -160,6 +160,18 @@ def _only_slices(op: array.ArrayOp) -> list[array.SliceOp]:
     return slices
 
 
+def _gather_first(op: array.ArrayOp) -> bool:
+    """Gather from the operands of an operation instead of from its result, where only that is used; gives whether."""
+    gather = _only_gather(op)
+    gathered = gather_operands(op, gather) if gather is not None else None
+    if gather is None or gathered is None:
+        return False
+    gather.results[0].replace_all_uses_with(gathered)
+    erase(gather)
+    erase(op)
+    return True
+
+
 def _only_gather(op: array.ArrayOp) -> array.GatherOp | None:
     """The gather that takes at most half of what an operation gives, which nothing else uses."""
     uses = list(op.results[0].uses)
@@ -168,26 +180,6 @@ def _only_gather(op: array.ArrayOp) -> array.GatherOp | None:
         return None
     taken = array_type(gather.results[0]).size
     return gather if taken <= _MOST_OF_MANY * array_type(op.results[0]).size else None
-
-
-def _gather_operands(slices: _Slices, op: array.ArrayOp, gather: array.GatherOp) -> None:
-    """Write an elementwise operation on what is gathered of its operands, instead of the gather."""
-    shape = array_type(gather.results[0]).shape
-    gathered: dict[SSAValue, SSAValue] = {}
-    for operand in op.operands:
-        if operand in gathered:
-            continue
-        outputs = [_tensor(shape, operand)]
-        source = operand.owner
-        if isinstance(source, array.BroadcastOp) and not array_type(source.operands[0]).shape:
-            made = array.BroadcastOp(arguments=source.operands, axes=(), outputs=outputs)
-        else:
-            made = array.GatherOp(arguments=[operand, *gather.operands[1:]], axes=gather.axes, outputs=outputs)
-        gathered[operand] = slices.add(gather, made)
-    replacement = rebuilt(op, [gathered[operand] for operand in op.operands], [gather.results[0].type])
-    gather.results[0].replace_all_uses_with(slices.add(gather, replacement))
-    erase(gather)
-    erase(op)
 
 
 def _is_worthwhile(op: array.ArrayOp, slices: Sequence[array.SliceOp]) -> bool:
@@ -295,14 +287,13 @@ def _ranges_of(given: Range, sizes: Sequence[int]) -> list[Range] | None:
 
 
 def _gather(slices: _Slices, op: array.GatherOp, ranges: Ranges) -> SSAValue | None:
-    """Parts of the index arrays. A gather reads arrays in memory: parts of the other axes would be copied."""
+    """Parts of the index arrays, and parts of the array on its other axes."""
     source, *indices = op.operands
-    rank, result = array_type(indices[0]).rank, array_type(op.results[0]).shape
-    if _sizes(ranges[:rank]) == result[:rank]:
-        return None
+    rank = array_type(indices[0]).rank
     parts = [slices.part(op, each, ranges[:rank]) for each in indices]
-    gathered = slices.again(op, [source, *parts], (*ranges[:rank], *_whole(result[rank:])))
-    return slices.part(op, gathered, (*_whole(_sizes(ranges[:rank])), *ranges[rank:]))
+    rest = iter(ranges[rank:])
+    taken = tuple(Range(0, size, 1) if d in op.axes else next(rest) for d, size in enumerate(array_type(source).shape))
+    return slices.again(op, [slices.part(op, source, taken), *parts], ranges)
 
 
 def _iota(slices: _Slices, op: array.IotaOp, ranges: Ranges) -> SSAValue | None:

@@ -173,7 +173,10 @@ def _is_smaller(op: Operation, than: Operation) -> bool:
 
 def _gathers_elements(op: Operation) -> bool:
     """Whether an operation gathers single elements, not runs of contiguous ones."""
-    return isinstance(op, array.GatherOp) and array_type(op.operands[0]).rank - 1 in op.axes
+    if not isinstance(op, array.GatherOp):
+        return False
+    shape = array_type(op.operands[0]).shape
+    return shape[-1] == 1 or len(shape) - 1 in op.axes
 
 
 def _group_rest(block: Block) -> None:
@@ -359,10 +362,17 @@ def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space, p
         (at,) = coordinates
         if isinstance(op, array.ReduceOp) and at != row:
             return "a reduction would be read at shifted coordinates"
-        permuted = permutes_gathers and _gathers_elements(op) and sorted(map(str, at)) == sorted(map(str, straight))
+        permuted = permutes_gathers and _gathers_in_any_order(op, at, straight)
         if at not in (straight, row) and not _cheap(op) and not permuted:
             return f"{describe([op])} would be repeated for every element that reads it"
     return None
+
+
+def _gathers_in_any_order(op: Operation, at: tuple[Any, ...], straight: tuple[Any, ...]) -> bool:
+    """Whether an operation gathers single elements at permuted coordinates, or rows that stay innermost."""
+    if not isinstance(op, array.GatherOp) or sorted(map(str, at)) != sorted(map(str, straight)):
+        return False
+    return _gathers_elements(op) or at[-1] == straight[-1]
 
 
 def _root_coordinates(shape: tuple[int, ...], space: _Space) -> tuple[Any, ...] | None:
