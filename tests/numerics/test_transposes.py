@@ -98,3 +98,12 @@ def test_moves_of_small_elements_are_not_gathered(dtype: str) -> None:
     text = tw.jit(lambda x: x.T, target="cpu:x86-64-v4").lower(np.zeros((64, 64), dtype)).compile().asm()
     assert "vpunpcklbw" in text or "vpunpcklwd" in text
     assert "vpinsr" not in text
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16"])
+def test_arithmetic_on_small_elements_is_not_gathered(dtype: str) -> None:
+    """Vectors are as long as the blocks that are transposed, not as registers."""
+    text = tw.jit(lambda x: x.T * 2, target="cpu:x86-64-v4").lower(np.zeros((128, 128), dtype)).compile().asm()
+    assert "vpunpck" in text
+    assert "vpinsrb" not in text
+    assert "vpinsrw" not in text

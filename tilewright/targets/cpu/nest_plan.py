@@ -346,31 +346,27 @@ def _goes_row_by_row(plan: NestPlan) -> bool:
 
 
 def _turn_loads(plan: NestPlan) -> None:
-    """Choose the loads to transpose, where the nest does so little that a body for each row of a block is not much."""
+    """Choose the loads to transpose, where the nest does so little that a body for each row of a block is not much.
+    Vectors are as long as a block has rows at most: elements that are loaded one by one would take longer."""
     vector = plan.vector_dim
-    most_rows = MOST_ROWS if _maps(plan) else MOST_MOVED_ROWS
-    if (
-        vector is None
-        or plan.reduced
-        or plan.interleaved_dim is not None
-        or not _does_little(plan)
-        or plan.lanes > most_rows
-    ):
+    if vector is None or plan.reduced or plan.interleaved_dim is not None or not _does_little(plan):
         return
+    lanes = min(plan.lanes, MOST_ROWS if _maps(plan) else MOST_MOVED_ROWS)
     found: dict[int, list[Item]] = {}
     for item in plan.dependences:
         load = item[0].owner
-        if not isinstance(load, tile.LoadOp) or not can_transpose(plan.lanes, array_type(load.result).dtype.itemsize):
+        if not isinstance(load, tile.LoadOp) or not can_transpose(lanes, array_type(load.result).dtype.itemsize):
             continue
         access = _access(load, item[1])
         if access.lanes or access.stride_along(vector, False) in (0, 1, None):
             continue
         for dim, extent in enumerate(plan.space):
-            if dim != vector and extent >= plan.lanes and access.stride_along(dim, False) == 1:
+            if dim != vector and extent >= lanes and access.stride_along(dim, False) == 1:
                 found.setdefault(dim, []).append(item)
     if found:
         plan.turned_dim = max(found, key=lambda dim: (len(found[dim]), dim))
         plan.turned = tuple(found[plan.turned_dim])
+        plan.lanes = lanes
 
 
 def _order(plan: NestPlan) -> list[int]:

@@ -1,0 +1,90 @@
+"""Concatenations of arrays whose rows lie in different directions."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.passes.pass_support import check_meaning, check_unchanged
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type
+from tilewright.passes.array.array_align_joins import ArrayAlignJoinsPass
+from tilewright.passes.base import Unit
+
+PASS = ArrayAlignJoinsPass()
+TURN = "%t = array.transpose(%y) {permutation = array<i64: 1, 0>} : tensor<64x96xf32>"
+
+
+def joined(body: str, operands: str, axis: int, result: str) -> str:
+    """A program of `%x: 64x96` and `%y: 96x64` that ends in a concatenation."""
+    return f"""
+    func.func @main(%x: tensor<64x96xf32>, %y: tensor<96x64xf32>) -> tensor<{result}> {{
+      {body}
+      %z = array.concat({operands}) {{axis = {axis} : index}} : tensor<{result}>
+      func.return %z : tensor<{result}>
+    }}
+    """
+
+
+def stored(unit: Unit) -> list[tuple[int, ...]]:
+    """Shapes of what kernels of their own store."""
+    return [array_type(op.results[0]).shape for op in unit.main.body.block.ops if isinstance(op, array.FusedOp)]
+
+
+@pytest.mark.parametrize(("axis", "result"), [(0, "128x96xf32"), (1, "64x192xf32")])
+def test_a_transposed_operand_is_stored(axis: int, result: str) -> None:
+    assert stored(check_meaning(PASS, joined(TURN, "%x, %t", axis, result))) == [(64, 96)]
+
+
+def test_what_is_computed_of_a_transposed_array_is_stored() -> None:
+    body = f'{TURN}\n%e = array.map(%t) {{fn = "negative"}} : tensor<64x96xf32>'
+    unit = check_meaning(PASS, joined(body, "%x, %e", 0, "128x96xf32"))
+    group = next(op for op in unit.main.body.block.ops if isinstance(op, array.FusedOp))
+    assert [type(op) for op in group.body.block.ops] == [array.TransposeOp, array.MapOp, array.YieldOp]
+
+
+def test_transposed_operands_share_a_loop_that_ends_between_rows() -> None:
+    """Along the second dim they are joined row by row; along the first one rows go on in the next operand."""
+    check_unchanged(PASS, joined(f"{TURN}\n{TURN.replace('%t', '%u')}", "%t, %u", 1, "64x192xf32"))
+    unit = check_meaning(PASS, joined(f"{TURN}\n{TURN.replace('%t', '%u')}", "%t, %u", 0, "128x96xf32"))
+    assert stored(unit) == [(64, 96), (64, 96)]
+
+
+def test_the_transpose_of_a_transposed_operand_is_that_array() -> None:
+    text = """
+    func.func @main(%x: tensor<64x96xf32>, %y: tensor<96x64xf32>) -> tensor<2x96x64xf32> {
+      %t = array.transpose(%y) {permutation = array<i64: 1, 0>} : tensor<64x96xf32>
+      %a = array.reshape(%x) : tensor<1x64x96xf32>
+      %b = array.reshape(%t) : tensor<1x64x96xf32>
+      %j = array.concat(%a, %b) {axis = 0 : index} : tensor<2x64x96xf32>
+      %z = array.transpose(%j) {permutation = array<i64: 0, 2, 1>} : tensor<2x96x64xf32>
+      func.return %z : tensor<2x96x64xf32>
+    }
+    """
+    unit = check_meaning(PASS, text)
+    assert stored(unit) == [(1, 96, 64)]
+    join = next(op for op in unit.main.body.block.ops if isinstance(op, array.ConcatOp))
+    view = join.operands[1].owner
+    assert isinstance(view, array.ReshapeOp)
+    assert view.operands[0] is unit.main.body.block.args[1]
+
+
+@pytest.mark.parametrize(
+    ("body", "operands", "axis", "result"),
+    [
+        ("", "%x, %x", 0, "128x96xf32"),
+        ('%e = array.map(%x) {fn = "negative"} : tensor<64x96xf32>', "%x, %e", 0, "128x96xf32"),
+    ],
+)
+def test_operands_whose_rows_lie_alike_stay(body: str, operands: str, axis: int, result: str) -> None:
+    check_unchanged(PASS, joined(body, operands, axis, result))
+
+
+def test_channels_first_of_few_channels_are_shuffled() -> None:
+    text = """
+    func.func @main(%x: tensor<3x64x64xf32>, %y: tensor<64x64x3xf32>) -> tensor<6x64x64xf32> {
+      %t = array.transpose(%y) {permutation = array<i64: 2, 0, 1>} : tensor<3x64x64xf32>
+      %z = array.concat(%x, %t) {axis = 0 : index} : tensor<6x64x64xf32>
+      func.return %z : tensor<6x64x64xf32>
+    }
+    """
+    check_unchanged(PASS, text)

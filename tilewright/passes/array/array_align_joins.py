@@ -1,0 +1,192 @@
+"""Store the operands of a concatenation that are read across their rows, where they do not all go through one loop.
+
+A transposed array is read in blocks, which a loop over the whole result cannot be cut at where an operand ends, nor do
+operands that are stored in other orders share. Such operands are transposed by kernels of their own; the concatenation
+then copies rows. A transpose of the result goes to the operands first: that of a transposed one is that array.
+Before the loops are fused, which would take the transposes in.
+
+Before:
+    func.func @main(%x: tensor<64x96xf32>, %y: tensor<96x64xf32>) -> tensor<128x96xf32> {
+      %turned = array.transpose(%y) {permutation = array<i64: 1, 0>} : tensor<64x96xf32>
+      %z = array.concat(%x, %turned) {axis = 0 : index} : tensor<128x96xf32>
+      func.return %z : tensor<128x96xf32>
+    }
+After:
+    func.func @main(%x: tensor<64x96xf32>, %y: tensor<96x64xf32>) -> tensor<128x96xf32> {
+      %turned = array.fused(%y) {kind = "loop", why = "an operand of a concatenation, read across its rows"} do {
+      ^bb0(%y1: tensor<96x64xf32>):
+        %t = array.transpose(%y1) {permutation = array<i64: 1, 0>} : tensor<64x96xf32>
+        array.yield(%t)
+      } : tensor<64x96xf32>
+      %z = array.concat(%x, %turned) {axis = 0 : index} : tensor<128x96xf32>
+      func.return %z : tensor<128x96xf32>
+    }
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeGuard
+
+from xdsl.ir import Block, Operation, SSAValue
+
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type, tensor
+from tilewright.dialects.rewriting import erase, insert_like
+from tilewright.dialects.walks import producers_first
+from tilewright.layout.relayout_planner import SHUFFLED_STRIDES
+from tilewright.passes.array.array_simplify import drop_unused
+from tilewright.passes.array.fusion import ELEMENTWISE, is_unit_reshape, make_group
+from tilewright.passes.base import Remark, Unit, blocks_of, where
+from tilewright.primitives import ArrayType
+
+# Elements of an operand that is worth a kernel.
+_LEAST_ELEMENTS = 4096
+_LINKS = (*ELEMENTWISE, array.BroadcastOp, array.TransposeOp, array.SliceOp, array.ReverseOp)
+_WHY = "an operand of a concatenation, read across its rows"
+
+
+@dataclass(frozen=True)
+class ArrayAlignJoinsPass:
+    name: ClassVar[str] = "array-align-joins"
+
+    def apply(self, unit: Unit) -> None:
+        for block in blocks_of(unit.main):
+            joins = [op for op in block.ops if isinstance(op, array.ConcatOp)]
+            for op in joins:
+                _align(unit, block, op)
+
+
+def _align(unit: Unit, block: Block, op: array.ConcatOp) -> None:
+    if _read_across(op):
+        op = _transposed_first(block, op)
+    across = _read_across(op)
+    alike = len(across) == len(set(op.operands)) and not any(_ends_along_rows(op, each) for each in across)
+    if not across or alike:
+        return
+    for operand in across:
+        make_group(block, _chain(operand), "loop", _WHY)
+    subject = f"concat at {where(op)}"
+    unit.remarks.append(Remark(ArrayAlignJoinsPass.name, subject, f"{len(across)} operands stored first", _WHY))
+
+
+def _read_across(op: array.ConcatOp) -> list[SSAValue]:
+    """The operands whose neighbours are far apart in an array that they are computed from."""
+    large = [each for each in dict.fromkeys(op.operands) if array_type(each).size >= _LEAST_ELEMENTS]
+    return [each for each in large if any(_is_across(each, read) for read in _reads(each))]
+
+
+def _is_across(value: SSAValue, read: _Read) -> bool:
+    axis = read.axes[_innermost(array_type(value).shape)]
+    if axis is None:
+        return False
+    apart = math.prod(read.shape[axis + 1 :])
+    return apart != 1 and apart not in SHUFFLED_STRIDES
+
+
+def _ends_along_rows(op: array.ConcatOp, value: SSAValue) -> bool:
+    """Whether rows of what is read across go on in the next operand."""
+    return any(read.axes[op.axis] == _innermost(read.shape) for read in _reads(value) if _is_across(value, read))
+
+
+def _innermost(shape: Sequence[int]) -> int:
+    """The last dim of more than one element."""
+    return max((axis for axis, size in enumerate(shape) if size > 1), default=0)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """The shape of an array that a value is computed from, and its dim for each of the value's, if it has that."""
+
+    shape: tuple[int, ...]
+    axes: tuple[int | None, ...]
+
+
+def _reads(value: SSAValue) -> list[_Read]:
+    chain, found = _chain(value), list[_Read]()
+
+    def follow(value: SSAValue, axes: tuple[int | None, ...]) -> None:
+        op, shape = value.owner, array_type(value).shape
+        if not isinstance(op, Operation) or op not in chain:
+            found.append(_Read(shape, axes))
+            return
+        source = _source_axes(op, shape)
+        for operand in op.operands:
+            follow(operand, tuple(None if axis is None else source.get(axis) for axis in axes))
+
+    follow(value, tuple(range(array_type(value).rank)))
+    return found
+
+
+def _source_axes(op: Operation, shape: Sequence[int]) -> dict[int, int]:
+    """The operand's dim for each dim of what a link of a chain gives; none for those that it adds."""
+    if isinstance(op, array.TransposeOp):
+        return dict(enumerate(op.permutation))
+    if isinstance(op, array.BroadcastOp):
+        sizes = array_type(op.operands[0]).shape
+        return {axis: n for n, axis in enumerate(op.axes) if sizes[n] == shape[axis]}
+    if isinstance(op, array.ReshapeOp):
+        long = [axis for axis, size in enumerate(array_type(op.operands[0]).shape) if size != 1]
+        return dict(zip([axis for axis, size in enumerate(shape) if size != 1], long, strict=True))
+    return {axis: axis for axis in range(len(shape))}
+
+
+def _chain(value: SSAValue) -> set[Operation]:
+    """The elementwise operations and views that lead to a value, of which nothing else uses a result."""
+
+    def links(values: Sequence[SSAValue]) -> list[Operation]:
+        owners = [each.owner for each in values if len({use.operation for use in each.uses}) == 1]
+        return [op for op in owners if isinstance(op, _LINKS) or _is_link(op)]
+
+    return set(producers_first(links([value]), lambda op: links(op.operands)))
+
+
+def _is_link(op: Operation | Block) -> TypeGuard[Operation]:
+    return isinstance(op, Operation) and is_unit_reshape(op)
+
+
+def _transposed_first(block: Block, op: array.ConcatOp) -> array.ConcatOp:
+    """The concatenation of transposed operands, where only a transpose of the result is used."""
+    uses = [use.operation for use in op.results[0].uses]
+    transpose = uses[0] if len(uses) == 1 else None
+    if not isinstance(transpose, array.TransposeOp) or transpose.parent_block() is not block:
+        return op
+    turned = {each: _transposed(op, each, transpose.permutation) for each in dict.fromkeys(op.operands)}
+    axis = transpose.permutation.index(op.axis)
+    outputs = [transpose.results[0].type]
+    made = array.ConcatOp(arguments=[turned[each] for each in op.operands], axis=axis, outputs=outputs)
+    insert_like(op, made)
+    transpose.results[0].replace_all_uses_with(made.results[0])
+    erase(transpose)
+    erase(op)
+    drop_unused(block)
+    return made
+
+
+def _transposed(op: Operation, value: SSAValue, permutation: Sequence[int]) -> SSAValue:
+    """An array with its dims permuted; one that was permuted the other way is taken from before that."""
+    shape = tuple(array_type(value).shape[axis] for axis in permutation)
+    outputs = [tensor(ArrayType(shape, array_type(value).dtype))]
+    source = _as_stored(value, permutation)
+    if source is None:
+        made = array.TransposeOp(arguments=[value], permutation=tuple(permutation), outputs=outputs)
+    elif array_type(source).shape == shape:
+        return source
+    else:
+        made = array.ReshapeOp(arguments=[source], outputs=outputs)
+    insert_like(op, made)
+    return made.results[0]
+
+
+def _as_stored(value: SSAValue, permutation: Sequence[int]) -> SSAValue | None:
+    """The array that a value is a view of, if its elements are in the order of the permuted value's."""
+    axes: list[int | None] = list(permutation)
+    while isinstance(owner := value.owner, array.TransposeOp) or _is_link(owner):
+        source = _source_axes(owner, array_type(value).shape)
+        axes = [None if axis is None else source.get(axis) for axis in axes]
+        value = owner.operands[0]
+    sizes = array_type(value).shape
+    long = [axis for axis in axes if axis is not None and sizes[axis] > 1]
+    return value if long == sorted(long) else None
