@@ -232,16 +232,16 @@ def _lanes(plan: NestPlan, machine: Machine) -> int:
     """Vector width from the widest element type that is loaded, stored or computed; i64 indices do not count next to
     other types, nor next to bools that vary along more dims."""
     sizes: set[int] = set()
-    wide: set[int] | None = None
-    bools: set[int] = set()
+    wide: frozenset[int] | None = None
+    bools: frozenset[int] = frozenset()
     for (value, _), dims in plan.dependences.items():
         dtype = array_type(value).dtype
         if isinstance(value.owner, tile.IotaOp):
             continue
         if dtype.is_bool:
-            bools |= dims if isinstance(value.owner, tile.LoadOp) else set()
+            bools |= dims if isinstance(value.owner, tile.LoadOp) else frozenset()
         elif dtype.name == "i64":
-            wide = dims | (wide or set())
+            wide = dims | (wide or frozenset())
         else:
             sizes.add(dtype.compute.itemsize)
     if not sizes:
