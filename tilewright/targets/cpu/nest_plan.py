@@ -241,7 +241,7 @@ def _lanes(plan: NestPlan, machine: Machine) -> int:
         if dtype.is_bool:
             bools |= dims if isinstance(value.owner, tile.LoadOp) else frozenset()
         elif dtype.name == "i64":
-            wide = dims | (wide or frozenset())
+            wide = dims if wide is None else wide | dims
         else:
             sizes.add(dtype.compute.itemsize)
     if not sizes:
