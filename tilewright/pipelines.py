@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def array_to_tile(model: Model) -> Sequence[Pass]:
     """Fuse array operations into kernels over tiles."""
     from tilewright.machines.machine import Model
-    from tilewright.passes.array.array_align_joins import ArrayAlignJoinsPass
+    from tilewright.passes.array.array_align_rows import ArrayAlignRowsPass
     from tilewright.passes.array.array_bubble_up_slices import ArrayBubbleUpSlicesPass
     from tilewright.passes.array.array_collapse_dims import ArrayCollapseDimsPass
     from tilewright.passes.array.array_convolve_by_products import ArrayConvolveByProductsPass
@@ -62,7 +62,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
         (warps, ArraySplitKPass()),  # split K of matmuls with few tiles where that is predicted to be faster
         (not vectors, ArraySplitJoinsPass()),  # split concatenations of many arrays, so that each part fuses
         (vectors, ArraySplitJoinsPass(MOST_CUT_OPERANDS)),  # likewise, of very many: loops are cut where operands end
-        (vectors, ArrayAlignJoinsPass()),  # transpose operands of concatenations whose rows lie another way
+        (vectors, ArrayAlignRowsPass()),  # store what loops along rows would read across them
         (True, ArrayFuseContractPass()),  # fuse epilogues into contractions before loops take them
         (True, ArrayUpdateInPlacePass()),  # write only the window of an update whose array has no later use
         (True, ArrayFuseLoopsPass()),  # fuse the remaining elementwise operations and reductions

@@ -1,4 +1,4 @@
-"""Concatenations of arrays whose rows lie in different directions."""
+"""Concatenations of arrays whose rows lie in different directions, and reductions of transposed rows."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import pytest
 from tests.passes.pass_support import check_meaning, check_unchanged
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
-from tilewright.passes.array.array_align_joins import ArrayAlignJoinsPass
+from tilewright.passes.array.array_align_rows import ArrayAlignRowsPass
 from tilewright.passes.base import Unit
 
-PASS = ArrayAlignJoinsPass()
+PASS = ArrayAlignRowsPass()
 TURN = "%t = array.transpose(%y) {permutation = array<i64: 1, 0>} : tensor<64x96xf32>"
 
 
@@ -85,6 +85,43 @@ def test_channels_first_of_few_channels_are_shuffled() -> None:
       %t = array.transpose(%y) {permutation = array<i64: 2, 0, 1>} : tensor<3x64x64xf32>
       %z = array.concat(%x, %t) {axis = 0 : index} : tensor<6x64x64xf32>
       func.return %z : tensor<6x64x64xf32>
+    }
+    """
+    check_unchanged(PASS, text)
+
+
+def shifted(axis: int, size: int) -> str:
+    """Rows or columns of a transposed array, less their maximum."""
+    other = 1 - axis
+    return f"""
+    func.func @main(%y: tensor<96x64xf32>) -> tensor<64x96xf32> {{
+      %t = array.transpose(%y) {{permutation = array<i64: 1, 0>}} : tensor<64x96xf32>
+      %u = array.transpose(%y) {{permutation = array<i64: 1, 0>}} : tensor<64x96xf32>
+      %m = array.reduce(%t) {{fn = "maximum", axes = array<i64: {axis}>}} : tensor<{size}xf32>
+      %b = array.broadcast(%m) {{axes = array<i64: {other}>}} : tensor<64x96xf32>
+      %z = array.map(%u, %b) {{fn = "subtract"}} : tensor<64x96xf32>
+      func.return %z : tensor<64x96xf32>
+    }}
+    """
+
+
+def test_rows_that_are_reduced_and_read_again_are_stored_once() -> None:
+    unit = check_meaning(PASS, shifted(1, 64))
+    assert stored(unit) == [(64, 96)]
+    assert not any(isinstance(op, array.TransposeOp) for op in unit.main.body.block.ops)
+
+
+def test_columns_that_are_reduced_stay() -> None:
+    check_unchanged(PASS, shifted(0, 96))
+
+
+def test_rows_that_are_only_reduced_stay() -> None:
+    text = """
+    func.func @main(%y: tensor<96x64xf32>, %w: tensor<64x96xf32>) -> tensor<64xf32> {
+      %t = array.transpose(%y) {permutation = array<i64: 1, 0>} : tensor<64x96xf32>
+      %p = array.map(%t, %w) {fn = "multiply"} : tensor<64x96xf32>
+      %z = array.reduce(%p) {fn = "add", axes = array<i64: 1>} : tensor<64xf32>
+      func.return %z : tensor<64xf32>
     }
     """
     check_unchanged(PASS, text)

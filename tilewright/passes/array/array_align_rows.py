@@ -1,9 +1,9 @@
-"""Store the operands of a concatenation that are read across their rows, where they do not all go through one loop.
+"""Store arrays that would be read across their rows in a loop that goes along rows.
 
-A transposed array is read in blocks, which a loop over the whole result cannot be cut at where an operand ends, nor do
-operands that are stored in other orders share. Such operands are transposed by kernels of their own; the concatenation
-then copies rows. A transpose of the result goes to the operands first: that of a transposed one is that array.
-Before the loops are fused, which would take the transposes in.
+A transposed array is read in blocks of rows and columns. A loop over a concatenation cannot be cut in the middle of
+such blocks, where an operand ends; nor can a loop that reduces a row and then reads it again take several rows. What is
+transposed for such a loop is stored by a kernel of its own. A transpose of a concatenation goes to the operands first:
+that of a transposed one is that array. Before the loops are fused, which would take the transposes in.
 
 Before:
     func.func @main(%x: tensor<64x96xf32>, %y: tensor<96x64xf32>) -> tensor<128x96xf32> {
@@ -26,9 +26,9 @@ After:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeGuard
+from typing import ClassVar, TypeAlias, TypeGuard
 
 from xdsl.ir import Block, Operation, SSAValue
 
@@ -45,21 +45,24 @@ from tilewright.primitives import ArrayType
 # Elements of an operand that is worth a kernel.
 _LEAST_ELEMENTS = 4096
 _LINKS = (*ELEMENTWISE, array.BroadcastOp, array.TransposeOp, array.SliceOp, array.ReverseOp)
-_WHY = "an operand of a concatenation, read across its rows"
+_JOINED = "an operand of a concatenation, read across its rows"
+_REDUCED = "rows that are reduced and read again"
 
 
 @dataclass(frozen=True)
-class ArrayAlignJoinsPass:
-    name: ClassVar[str] = "array-align-joins"
+class ArrayAlignRowsPass:
+    name: ClassVar[str] = "array-align-rows"
 
     def apply(self, unit: Unit) -> None:
         for block in blocks_of(unit.main):
             joins = [op for op in block.ops if isinstance(op, array.ConcatOp)]
             for op in joins:
-                _align(unit, block, op)
+                _align_operands(unit, block, op)
+            if any(isinstance(op, array.TransposeOp) for op in block.ops):
+                _align_reductions(unit, block)
 
 
-def _align(unit: Unit, block: Block, op: array.ConcatOp) -> None:
+def _align_operands(unit: Unit, block: Block, op: array.ConcatOp) -> None:
     if _read_across(op):
         op = _transposed_first(block, op)
     across = _read_across(op)
@@ -67,23 +70,19 @@ def _align(unit: Unit, block: Block, op: array.ConcatOp) -> None:
     if not across or alike:
         return
     for operand in across:
-        make_group(block, _chain(operand), "loop", _WHY)
+        make_group(block, _chain(operand), "loop", _JOINED)
     subject = f"concat at {where(op)}"
-    unit.remarks.append(Remark(ArrayAlignJoinsPass.name, subject, f"{len(across)} operands stored first", _WHY))
+    unit.remarks.append(Remark(ArrayAlignRowsPass.name, subject, f"{len(across)} operands stored first", _JOINED))
 
 
 def _read_across(op: array.ConcatOp) -> list[SSAValue]:
     """The operands whose neighbours are far apart in an array that they are computed from."""
-    large = [each for each in dict.fromkeys(op.operands) if array_type(each).size >= _LEAST_ELEMENTS]
-    return [each for each in large if any(_is_across(each, read) for read in _reads(each))]
+    return [each for each in dict.fromkeys(op.operands) if any(_is_across(each, read) for read in _reads(each))]
 
 
 def _is_across(value: SSAValue, read: _Read) -> bool:
     axis = read.axes[_innermost(array_type(value).shape)]
-    if axis is None:
-        return False
-    apart = math.prod(read.shape[axis + 1 :])
-    return apart != 1 and apart not in SHUFFLED_STRIDES
+    return axis is not None and _is_far(read.shape, axis)
 
 
 def _ends_along_rows(op: array.ConcatOp, value: SSAValue) -> bool:
@@ -190,3 +189,56 @@ def _as_stored(value: SSAValue, permutation: Sequence[int]) -> SSAValue | None:
     sizes = array_type(value).shape
     long = [axis for axis in axes if axis is not None and sizes[axis] > 1]
     return value if long == sorted(long) else None
+
+
+def _align_reductions(unit: Unit, block: Block) -> None:
+    """Store the transposed arrays of which rows are both reduced and read for other results."""
+    reduces = [op for op in block.ops if isinstance(op, array.ReduceOp)]
+    rows = [op.operands[0] for op in reduces if _innermost(array_type(op.operands[0]).shape) in op.axes]
+    reduced = _transposes_across(rows)
+    if not reduced:
+        return
+    sinks = [op for op in block.ops if not isinstance(op, (*_LINKS, array.ReduceOp)) and not _is_link(op)]
+    read = _transposes_across(operand for op in sinks for operand in op.operands)
+    for key in [key for key in reduced if key in read]:
+        turns = [op for op in block.ops if isinstance(op, array.TransposeOp) and _key(op) == key]
+        first, others = turns[0], turns[1:]
+        for other in others:
+            other.results[0].replace_all_uses_with(first.results[0])
+            erase(other)
+        subject = f"transpose at {where(first)}"
+        make_group(block, {first, *_chain(first.operands[0])}, "loop", _REDUCED)
+        unit.remarks.append(Remark(ArrayAlignRowsPass.name, subject, "stored first", _REDUCED))
+
+
+_Key: TypeAlias = tuple[SSAValue, tuple[int, ...]]
+
+
+def _key(op: array.TransposeOp) -> _Key:
+    return op.operands[0], op.permutation
+
+
+def _transposes_across(values: Iterable[SSAValue]) -> dict[_Key, None]:
+    """The transposes that values are computed through, elementwise, of which their neighbours are far apart before."""
+    found: dict[_Key, None] = {}
+    seen: set[tuple[SSAValue, int]] = set()
+    pending = [(value, _innermost(array_type(value).shape)) for value in values]
+    while pending:
+        value, axis = item = pending.pop()
+        op = value.owner
+        if item in seen or not isinstance(op, Operation) or not (isinstance(op, _LINKS) or _is_link(op)):
+            continue
+        seen.add(item)
+        inner = _source_axes(op, array_type(value).shape).get(axis)
+        if inner is None:
+            continue
+        if isinstance(op, array.TransposeOp) and _is_far(array_type(op.operands[0]).shape, inner):
+            found[_key(op)] = None
+        pending += [(operand, inner) for operand in op.operands]
+    return found
+
+
+def _is_far(shape: Sequence[int], axis: int) -> bool:
+    """Whether neighbours along a dim are so far apart in memory that vectors are not shuffled of what is loaded."""
+    apart = math.prod(shape[axis + 1 :])
+    return apart != 1 and apart not in SHUFFLED_STRIDES and math.prod(shape) >= _LEAST_ELEMENTS
