@@ -71,7 +71,8 @@ def nested_extents(shape: tuple[int, ...], axes: tuple[int, ...]) -> dict[int, i
     """Tile extents of the reduced dimensions of a reduction inside other work, whose tiles go by something else:
     innermost whole first. Of long rows that are added up a few are taken at a time: memory is read along them."""
     extents: dict[int, int] = {}
-    room = NESTED_ELEMENTS if len(shape) - 1 in axes or shape[-1] < NESTED_ROW else NESTED_ROWS
+    rows = NESTED_ELEMENTS // max(1, shape[-1]) if shape[-1] < NESTED_ROW else NESTED_ROWS
+    room = NESTED_ELEMENTS if len(shape) - 1 in axes else rows
     for d in sorted(axes, reverse=True):
         extents[d] = even_split(shape[d], max(1, room))
         room //= max(1, extents[d])
