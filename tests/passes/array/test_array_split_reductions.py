@@ -10,7 +10,10 @@ import pytest
 
 import tilewright as tw
 from tests.cuda.chips import built, emulated
+from tests.passes.pass_support import applied, check_meaning
 from tilewright.cost.warps.loops import reduction_blocks
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type
 from tilewright.machines.machine import load
 from tilewright.passes.array import array_split_reductions
 from tilewright.passes.array.array_split_reductions import ArraySplitReductionsPass
@@ -56,3 +59,59 @@ def test_results_in_parts(function: Callable[..., Any], monkeypatch: pytest.Monk
     reference = {"sum": np.sum, "max": np.max, "prod": np.prod}[function.__name__]
     expected = reference(-x.astype(np.float64), axis=0) + 1
     np.testing.assert_allclose(emulated(program, [x])[0], expected, rtol=1e-4)
+
+
+def joined(function: str, middle: str = "", source: str = "%j") -> str:
+    """A reduction of 300,000 and 3 elements, concatenated."""
+    return f"""
+    func.func @main(%x: tensor<300000xi32>, %y: tensor<3xi32>) -> tensor<i32> {{
+      %j = array.concat(%x, %y) {{axis = 0 : index}} : tensor<300003xi32>
+      {middle}
+      %z = array.reduce({source}) {{fn = "{function}", axes = array<i64: 0>}} : tensor<i32>
+      func.return %z : tensor<i32>
+    }}
+    """
+
+
+HALVES = """
+      %two = array.constant() {value = 2.0 : f64, resource = ""} : tensor<i32>
+      %twos = array.broadcast(%two) {axes = array<i64>} : tensor<300003xi32>
+      %n = array.iota() {axis = 0 : index} : tensor<300003xi32>
+      %h = array.map(%j, %twos) {fn = "multiply"} : tensor<300003xi32>
+      %m = array.map(%h, %n) {fn = "subtract"} : tensor<300003xi32>
+"""
+
+
+@pytest.mark.parametrize("function", ["add", "maximum"])
+@pytest.mark.parametrize(("middle", "source"), [("", "%j"), (HALVES, "%m")], ids=["alone", "computed"])
+def test_operands_of_a_concatenation_are_reduced_apart(function: str, middle: str, source: str) -> None:
+    unit = check_meaning(ArraySplitReductionsPass(), joined(function, middle, source))
+    ops = list(unit.main.body.block.ops)
+    assert not any(isinstance(op, array.ConcatOp) for op in ops)
+    sizes = [array_type(op.operands[0]).size for op in ops if isinstance(op, array.ReduceOp)]
+    assert {300000, 3} <= set(sizes)
+
+
+def test_a_concatenation_that_is_returned_too_is_reduced_as_a_whole() -> None:
+    text = joined("add").replace("-> tensor<i32>", "-> (tensor<i32>, tensor<300003xi32>)")
+    text = text.replace("return %z : tensor<i32>", "return %z, %j : tensor<i32>, tensor<300003xi32>")
+    unit = applied(ArraySplitReductionsPass(), text)
+    assert sum(isinstance(op, array.ConcatOp) for op in unit.main.body.block.ops) == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "cut"),
+    [((148, 50, 512), 0), ((3, 200, 512), 1), ((147, 53, 250), 0), ((300, 7, 512), 0), ((2, 3, 100000), 2), ((113, 211, 37), 0)],
+)
+def test_long_sums_are_cut_along_the_outermost_dim_of_enough_parts(shape: tuple[int, ...], cut: int) -> None:
+    size = "x".join(map(str, shape))
+    text = f"""
+    func.func @main(%x: tensor<{size}xi32>) -> tensor<i32> {{
+      %z = array.reduce(%x) {{fn = "add", axes = array<i64: 0, 1, 2>}} : tensor<i32>
+      func.return %z : tensor<i32>
+    }}
+    """
+    unit = check_meaning(ArraySplitReductionsPass(), text)
+    first = next(op for op in unit.main.body.block.ops if isinstance(op, array.ReduceOp))
+    assert first.part_axis == cut
+    assert array_type(first.results[0]).shape[0] >= 8

@@ -1,7 +1,8 @@
 """Cut reductions of many elements to few results into parts, so that there is work for many threads.
 
 Such a reduction becomes one in parts, which reads windows of the producers that it fuses with, followed by a reduction
-over the parts. Their number depends on shapes alone, so that results do not depend on the number of threads.
+over the parts. Their number depends on shapes alone, so that results do not depend on the number of threads. Of a
+concatenation, and of what is computed of it, each operand is reduced.
 
 Before:
     func.func @main(%x: tensor<2x131072xi32>) -> tensor<2xi32> {
@@ -24,10 +25,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from xdsl.ir import Operation, SSAValue
+
 from tilewright.cost.warps.loops import reduction_blocks
 from tilewright.dialects import array
-from tilewright.dialects.base import array_type, tensor
-from tilewright.passes.array.fusion import describe
+from tilewright.dialects.base import array_type, rebuilt, tensor
+from tilewright.dialects.rewriting import erase, insert_like
+from tilewright.errors import CompilerBug
+from tilewright.passes.array.array_simplify import drop_unused
+from tilewright.passes.array.fusion import ELEMENTWISE, describe, is_splat
 from tilewright.passes.array.split_sums import LEAST_PART, MOST_PARTS, parts_of, replace_by_parts
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.primitives import ArrayType
@@ -60,6 +66,7 @@ class ArraySplitReductionsPass:
             for op in [op for op in block.ops if isinstance(op, array.ReduceOp)]:
                 if not self.fills_cores or not _share_among_cores(unit, op):
                     _consider_reduction(unit, op)
+            drop_unused(block)
 
 
 def _share_among_cores(unit: Unit, op: array.ReduceOp) -> bool:
@@ -90,10 +97,97 @@ def _consider_reduction(unit: Unit, op: array.ReduceOp) -> None:
     axes: Sequence[int] = op.axes
     if math.prod(source.shape[d] for d in axes) < LEAST_REDUCED:
         return
+    join = _join_of(op)
+    if join is not None:
+        for each in _of_operands(op, join):
+            _consider_reduction(unit, each)
+        return
     subject = _subject(op)
     parts, why = _split_reduction(op)
     decision = "as a whole" if parts == 1 else f"{parts} parts"
     unit.remarks.append(Remark(ArraySplitReductionsPass.name, subject, decision, why))
+
+
+def _join_of(op: array.ReduceOp) -> array.ConcatOp | None:
+    """The concatenation along a reduced axis that a reduction to few results reads, elementwise and alone."""
+    result = array_type(op.results[0])
+    if op.part is not None or result.size > FEW_RESULTS or result.dtype != result.dtype.compute:
+        return None
+    pending, found = [op.operands[0]], list[array.ConcatOp]()
+    while pending:
+        value = pending.pop()
+        owner = value.owner
+        if not _is_alone(value):
+            continue
+        if isinstance(owner, array.ConcatOp) and owner.axis in op.axes and len(owner.operands) <= MOST_PARTS:
+            found.append(owner)
+        elif isinstance(owner, ELEMENTWISE):
+            pending += owner.operands
+    return found[0] if len(found) == 1 else None
+
+
+def _is_alone(value: SSAValue) -> bool:
+    """Whether one operation uses a value."""
+    return len({use.operation for use in value.uses}) == 1
+
+
+def _of_operands(op: array.ReduceOp, join: array.ConcatOp) -> list[array.ReduceOp]:
+    """Put reductions where each operand of a concatenation is, combined, in place of one reduction."""
+    outputs = [op.results[0].type]
+    parts: list[array.ReduceOp] = []
+    total: SSAValue | None = None
+    start = 0
+    for operand in join.operands:
+        size = array_type(operand).shape[join.axis]
+        part = rebuilt(op, [_window(op, op.operands[0], join, _Window(operand, start, size))], outputs)
+        insert_like(op, part)
+        parts.append(part)
+        start += size
+        if total is None:
+            total = part.results[0]
+            continue
+        combined = array.MapOp(arguments=[total, part.results[0]], fn=op.fn, outputs=outputs)
+        insert_like(op, combined)
+        total = combined.results[0]
+    if total is None:
+        raise CompilerBug("a concatenation of nothing")
+    op.results[0].replace_all_uses_with(total)
+    erase(op)
+    return parts
+
+
+@dataclass(frozen=True)
+class _Window:
+    """An operand of a concatenation, and its place along the axis."""
+
+    operand: SSAValue
+    start: int
+    size: int
+
+
+def _window(op: Operation, value: SSAValue, join: array.ConcatOp, window: _Window) -> SSAValue:
+    """The part of a value where an operand of a concatenation is."""
+    owner = value.owner
+    if owner is join:
+        return window.operand
+    type = array_type(value)
+    shape = list(type.shape)
+    shape[join.axis] = window.size
+    outputs = [tensor(ArrayType(tuple(shape), type.dtype))]
+    if isinstance(owner, ELEMENTWISE) and _is_alone(value):
+        made = rebuilt(owner, [_window(op, each, join, window) for each in owner.operands], outputs)
+    elif isinstance(owner, array.BroadcastOp) and join.axis not in owner.axes:
+        made = rebuilt(owner, owner.operands, outputs)
+    elif isinstance(owner, array.ConstantOp) and is_splat(owner):
+        made = rebuilt(owner, [], outputs)
+    else:
+        starts, limits = [0] * type.rank, list(type.shape)
+        starts[join.axis], limits[join.axis] = window.start, window.start + window.size
+        made = array.SliceOp(
+            arguments=[value], starts=tuple(starts), limits=tuple(limits), strides=(1,) * type.rank, outputs=outputs
+        )
+    insert_like(op, made)
+    return made.results[0]
 
 
 def _split_reduction(op: array.ReduceOp) -> tuple[int, str]:
