@@ -288,12 +288,23 @@ def _permutation_of(value: SSAValue) -> tuple[int, ...] | None:
         each = pending.pop()
         owner = each.owner
         if isinstance(owner, array.TransposeOp):
+            if _is_gathered_along_rows(owner.operands[0]):
+                return None
             found.add(owner.permutation)
         elif isinstance(owner, array.MapOp | array.CastOp) and len({use.operation for use in each.uses}) == 1:
             pending += owner.operands
         elif _scalar_of(each) is None and _splat_value(each) is None:
             return None
     return found.pop() if len(found) == 1 and not pending else None
+
+
+def _is_gathered_along_rows(value: SSAValue) -> bool:
+    """Whether a value is computed from elements that are gathered from rows: the dims of the indices come first, but
+    near each other in memory is what has one row, which the transpose of the value goes along."""
+    owner = value.owner
+    if isinstance(owner, array.GatherOp):
+        return array_type(owner.operands[0]).rank - 1 in owner.axes
+    return isinstance(owner, array.MapOp | array.CastOp) and any(map(_is_gathered_along_rows, owner.operands))
 
 
 def _scalar_of(value: SSAValue) -> SSAValue | None:
