@@ -180,6 +180,11 @@ def gathered(body: str, of: str, axis: int, result: str) -> str:
 
 REPEATED = "%y = array.broadcast(%x) {axes = array<i64: 1, 2>} : tensor<5x8x6xf32>"
 JOINED = "%y = array.concat(%x, %x) {axis = 1 : index} : tensor<8x12xf32>"
+UNIT = "%y = array.broadcast(%u) {axes = array<i64: 0, 1, 2>} : tensor<8x5x6xf32>"
+TURNED = "%y = array.transpose(%r) {permutation = array<i64: 1, 2, 0>} : tensor<8x6x5xf32>"
+PADDED = """%zero = array.constant() {value = 0.0 : f64, resource = ""} : tensor<f32>
+      %y = array.pad(%x, %zero) {low = array<i64: 0, 1>, high = array<i64: 0, 2>, interior = array<i64: 0, 0>}
+        : tensor<8x9xf32>"""
 RESHAPED = "%y = array.reshape(%x) : tensor<2x1x4x6xf32>"
 
 
@@ -192,6 +197,11 @@ RESHAPED = "%y = array.reshape(%x) : tensor<2x1x4x6xf32>"
         (JOINED, 0, "2x12xf32"),
         (RESHAPED, 3, "2x2x1x4xf32"),
         ("%y = array.bitcast(%x) : tensor<8x6xi32>", 1, "2x8xi32"),
+        ("%y = array.transpose(%x) {permutation = array<i64: 1, 0>} : tensor<6x8xf32>", 0, "2x8xf32"),
+        (f"{REPEATED.replace('%y', '%r')} {TURNED}", 0, "2x6x5xf32"),
+        (f"{REPEATED.replace('%y', '%r')} {TURNED}", 1, "2x8x5xf32"),
+        (PADDED, 0, "2x9xf32"),
+        (f"%u = array.reshape(%x) : tensor<8x1x6xf32> {UNIT}", 1, "2x8x6xf32"),
     ],
 )
 def test_gathers_bubble_up_views(body: str, axis: int, result: str) -> None:
@@ -212,6 +222,32 @@ def test_gathers_bubble_up_views(body: str, axis: int, result: str) -> None:
 )
 def test_gathers_of_what_a_view_mixes_stay(body: str, axis: int, result: str) -> None:
     check_unchanged(PASS, gathered(body, "%y", axis, result))
+
+
+def test_gathers_of_padded_axes_select() -> None:
+    for indices in ([0, 1, 5, 8], [-7, 7, 6, 99]):
+        text = gathered(PADDED, "%y", 1, "4x8xf32").replace("%i: tensor<2x", "%i: tensor<4x")
+        inputs = [np.arange(48, dtype=np.float32).reshape(8, 6), np.array(indices, np.int32)]
+        unit = check_meaning(PASS, text, inputs=inputs)
+        assert not any(isinstance(op, array.PadOp) for op in unit.main.body.block.ops)
+        assert computed(unit) <= 32
+
+
+def test_gathers_of_gathers_gather_the_indices() -> None:
+    """Elements along an axis: positions along the others are counted, and gathered as such."""
+    text = """
+    func.func @main(%x: tensor<8x6xf32>, %i: tensor<8x4xi32>, %j: tensor<2xi32>) -> tensor<2x4xf32> {
+      %n = array.iota() {axis = 0 : index} : tensor<8x4xi32>
+      %y = array.gather(%x, %n, %i) {axes = array<i64: 0, 1>} : tensor<8x4xf32>
+      %z = array.gather(%y, %j) {axes = array<i64: 0>} : tensor<2x4xf32>
+      func.return %z : tensor<2x4xf32>
+    }
+    """
+    rng = np.random.default_rng(3)
+    inputs = [np.arange(48, dtype=np.float32).reshape(8, 6), rng.integers(0, 6, (8, 4)).astype(np.int32)]
+    for taken in ([7, 1], [9, -3]):
+        unit = check_meaning(PASS, text, inputs=[*inputs, np.array(taken, np.int32)])
+        assert computed(unit) <= 8
 
 
 def test_slices_of_gathers() -> None:

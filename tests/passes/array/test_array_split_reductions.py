@@ -101,7 +101,14 @@ def test_a_concatenation_that_is_returned_too_is_reduced_as_a_whole() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "cut"),
-    [((148, 50, 512), 0), ((3, 200, 512), 1), ((147, 53, 250), 0), ((300, 7, 512), 0), ((2, 3, 100000), 2), ((113, 211, 37), 0)],
+    [
+        ((148, 50, 512), 0),
+        ((3, 200, 512), 1),
+        ((147, 53, 250), 0),
+        ((300, 7, 512), 0),
+        ((2, 3, 100000), 2),
+        ((113, 211, 37), 0),
+    ],
 )
 def test_long_sums_are_cut_along_the_outermost_dim_of_enough_parts(shape: tuple[int, ...], cut: int) -> None:
     size = "x".join(map(str, shape))

@@ -8,9 +8,11 @@ from typing import Any
 
 from xdsl.ir import Attribute, SSAValue
 
+from tilewright import dtypes
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import insert_like
+from tilewright.passes.array.fusion import is_splat
 from tilewright.primitives import ArrayType
 
 
@@ -35,10 +37,28 @@ def _gathered(gather: array.GatherOp, source: SSAValue, axes: dict[int, int]) ->
         return source
     indices = [each for axis, each in zip(gather.axes, gather.operands[1:], strict=True) if axis in axes]
     sizes = array_type(source).shape
-    rest = [size for axis, size in enumerate(sizes) if axis not in axes.values()]
-    outputs = [_tensor((*array_type(indices[0]).shape, *rest), source)]
-    made = array.GatherOp(arguments=[source, *indices], axes=tuple(axes.values()), outputs=outputs)
-    return _add(gather, made)
+    rest = [axis for axis in range(len(sizes)) if axis not in axes.values()]
+    rank = array_type(indices[0]).rank
+    outputs = [_tensor((*array_type(indices[0]).shape, *(sizes[axis] for axis in rest)), source)]
+    owner = source.owner
+    if isinstance(owner, array.ConstantOp) and is_splat(owner):
+        return _add(gather, rebuilt(owner, [], outputs))
+    if isinstance(owner, array.IotaOp) and owner.axis in rest:
+        return _add(gather, array.IotaOp(arguments=[], axis=rank + rest.index(owner.axis), outputs=outputs))
+    if isinstance(owner, array.IotaOp):
+        place = _clamped(gather, indices[list(axes.values()).index(owner.axis)], sizes[owner.axis], source)
+        return _add(gather, array.BroadcastOp(arguments=[place], axes=tuple(range(rank)), outputs=outputs))
+    return _add(gather, array.GatherOp(arguments=[source, *indices], axes=tuple(axes.values()), outputs=outputs))
+
+
+def _clamped(gather: array.GatherOp, index: SSAValue, size: int, like: SSAValue) -> SSAValue:
+    """The positions that are gathered at indices, in the type of another value."""
+    shape = array_type(index).shape
+    for fn, bound in (("minimum", size - 1), ("maximum", 0)):
+        index = _combined(gather, fn, index, _number(gather, bound, index))
+    if array_type(index).dtype == array_type(like).dtype:
+        return index
+    return _add(gather, array.CastOp(arguments=[index], outputs=[_tensor(shape, like)]))
 
 
 def _elementwise(op: array.ArrayOp, gather: array.GatherOp) -> SSAValue:
@@ -47,23 +67,38 @@ def _elementwise(op: array.ArrayOp, gather: array.GatherOp) -> SSAValue:
     return _add(gather, rebuilt(op, [gathered[operand] for operand in op.operands], [gather.results[0].type]))
 
 
-def _broadcast(op: array.BroadcastOp, gather: array.GatherOp) -> SSAValue | None:
+def _broadcast(op: array.BroadcastOp, gather: array.GatherOp) -> SSAValue:
     """Axes that the operand has are gathered from it, others are repeated."""
-    (source,) = op.operands
-    sizes, shape = array_type(source).shape, array_type(op.results[0]).shape
-    own = {result: axis for axis, result in enumerate(op.axes)}
-    if any(sizes[own[axis]] != shape[axis] for axis in gather.axes if axis in own):
-        return None
+    source = _without_repeated(op, gather)
+    shape = array_type(op.results[0]).shape
+    repeated = _repeated(op, gather)
+    own = {result: n for n, result in enumerate(axis for axis in op.axes if axis not in repeated)}
     axes = {axis: own[axis] for axis in gather.axes if axis in own}
     leading = range(array_type(gather.operands[1]).rank)
     rest = [axis for axis in range(len(shape)) if axis not in gather.axes]
-    kept = [len(leading) + rest.index(axis) for axis in op.axes if axis not in axes]
+    kept = [len(leading) + rest.index(axis) for axis in own if axis not in axes]
     made = array.BroadcastOp(
         arguments=[_gathered(gather, source, axes)],
         axes=(*(leading if axes else ()), *kept),
         outputs=[gather.results[0].type],
     )
     return _add(gather, made)
+
+
+def _repeated(op: array.BroadcastOp, gather: array.GatherOp) -> list[int]:
+    """The gathered axes along which the operand has one element, so that all indices give that."""
+    sizes, shape = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
+    return [axis for size, axis in zip(sizes, op.axes, strict=True) if size != shape[axis] and axis in gather.axes]
+
+
+def _without_repeated(op: array.BroadcastOp, gather: array.GatherOp) -> SSAValue:
+    (source,) = op.operands
+    repeated = _repeated(op, gather)
+    if not repeated:
+        return source
+    sizes = array_type(source).shape
+    left = [size for size, axis in zip(sizes, op.axes, strict=True) if axis not in repeated]
+    return _add(gather, array.ReshapeOp(arguments=[source], outputs=[_tensor(left, source)]))
 
 
 def _concat(op: array.ConcatOp, gather: array.GatherOp) -> SSAValue | None:
@@ -93,6 +128,87 @@ def _same_axis(sizes: Sequence[int], before: int, size: int) -> int | None:
     return next((n for n, own in enumerate(sizes) if own == size != 1 and math.prod(sizes[:n]) == before), None)
 
 
+def _transpose(op: array.TransposeOp, gather: array.GatherOp) -> SSAValue:
+    axes = {axis: op.permutation[axis] for axis in gather.axes}
+    gathered = _gathered(gather, op.operands[0], axes)
+    rank = array_type(gather.operands[1]).rank
+    rest = [axis for axis in range(len(op.permutation)) if axis not in axes.values()]
+    order = [rank + rest.index(source) for axis, source in enumerate(op.permutation) if axis not in axes]
+    permutation = (*range(rank), *order)
+    if permutation == tuple(range(len(permutation))):
+        return gathered
+    return _add(
+        gather, array.TransposeOp(arguments=[gathered], permutation=permutation, outputs=[gather.results[0].type])
+    )
+
+
+def _pad(op: array.PadOp, gather: array.GatherOp) -> SSAValue | None:
+    """Elements of the operand, where the indices are inside of it, padded along the other axes."""
+    source, value = op.operands
+    if any(op.interior[axis] for axis in gather.axes):
+        return None
+    sizes, outputs = array_type(source).shape, [gather.results[0].type]
+    indices, inside = _places(op, gather)
+    shape, rank = array_type(indices[0]).shape, array_type(indices[0]).rank
+    rest = [axis for axis in range(len(sizes)) if axis not in gather.axes]
+    taken = [_tensor((*shape, *(sizes[axis] for axis in rest)), source)]
+    gathered = _add(gather, array.GatherOp(arguments=[source, *indices], axes=gather.axes, outputs=taken))
+    none = (0,) * rank
+    low, high, interior = ((*none, *(each[axis] for axis in rest)) for each in (op.low, op.high, op.interior))
+    if any((*low, *high, *interior)):
+        padding = array.PadOp(arguments=[gathered, value], low=low, high=high, interior=interior, outputs=outputs)
+        gathered = _add(gather, padding)
+    if inside is None:
+        return gathered
+    flags = tensor(ArrayType(array_type(gather.results[0]).shape, dtypes.bool_))
+    chosen = _add(gather, array.BroadcastOp(arguments=[inside], axes=tuple(range(rank)), outputs=[flags]))
+    beside = _add(gather, array.BroadcastOp(arguments=[value], axes=(), outputs=outputs))
+    return _add(gather, array.MapOp(arguments=[chosen, gathered, beside], fn="select", outputs=outputs))
+
+
+def _places(op: array.PadOp, gather: array.GatherOp) -> tuple[list[SSAValue], SSAValue | None]:
+    """Indices of the operand for those of the padded array, and whether all are inside of it; None if they must be."""
+    sizes, padded = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
+    indices: list[SSAValue] = []
+    inside: SSAValue | None = None
+    for axis, index in zip(gather.axes, gather.operands[1:], strict=True):
+        if sizes[axis] == padded[axis]:
+            indices.append(index)
+            continue
+        clamped = _clamped(gather, index, padded[axis], index)
+        place = _combined(gather, "subtract", clamped, _number(gather, op.low[axis], clamped))
+        indices.append(place)
+        for fn, bound in (("greater_equal", 0), ("less", sizes[axis])):
+            found = _compared(gather, fn, place, _number(gather, bound, place))
+            inside = found if inside is None else _combined(gather, "bitwise_and", inside, found)
+    return indices, inside
+
+
+def _number(gather: array.GatherOp, value: int, like: SSAValue) -> SSAValue:
+    return _add(gather, array.ConstantOp(value=value, resource="", outputs=[like.type]))
+
+
+def _combined(gather: array.GatherOp, fn: str, left: SSAValue, right: SSAValue) -> SSAValue:
+    return _add(gather, array.MapOp(arguments=[left, right], fn=fn, outputs=[left.type]))
+
+
+def _compared(gather: array.GatherOp, fn: str, left: SSAValue, right: SSAValue) -> SSAValue:
+    flags = tensor(ArrayType(array_type(left).shape, dtypes.bool_))
+    return _add(gather, array.MapOp(arguments=[left, right], fn=fn, outputs=[flags]))
+
+
+def _gather(op: array.GatherOp, gather: array.GatherOp) -> SSAValue | None:
+    """Indices that are gathered by indices."""
+    source, *indices = op.operands
+    rank = array_type(indices[0]).rank
+    if any(axis >= rank for axis in gather.axes):
+        return None
+    axes = {axis: axis for axis in gather.axes}
+    parts = [_gathered(gather, each, axes) for each in indices]
+    outputs = [gather.results[0].type]
+    return _add(gather, array.GatherOp(arguments=[source, *parts], axes=op.axes, outputs=outputs))
+
+
 # A rule takes the operation of its class.
 _RULES: dict[type, Callable[[Any, array.GatherOp], SSAValue | None]] = {
     array.MapOp: _elementwise,
@@ -101,4 +217,7 @@ _RULES: dict[type, Callable[[Any, array.GatherOp], SSAValue | None]] = {
     array.BroadcastOp: _broadcast,
     array.ConcatOp: _concat,
     array.ReshapeOp: _reshape,
+    array.TransposeOp: _transpose,
+    array.PadOp: _pad,
+    array.GatherOp: _gather,
 }
