@@ -125,3 +125,19 @@ def test_rows_that_are_only_reduced_stay() -> None:
     }
     """
     check_unchanged(PASS, text)
+
+
+def test_windows_are_reduced_as_arrays_are_stored() -> None:
+    text = """
+    func.func @main(%y: tensor<16x15x4x8xf32>) -> tensor<8x4x7x6xf32> {
+      %t = array.transpose(%y) {permutation = array<i64: 3, 2, 1, 0>} : tensor<8x4x15x16xf32>
+      %z = array.window_reduce(%t) {fn = "maximum", window = array<i64: 1, 1, 3, 2>, strides = array<i64: 1, 1, 2, 3>,
+        low = array<i64: 0, 0, 0, 1>, high = array<i64: 0, 0, 0, 0>, dilation = array<i64: 1, 1, 1, 1>}
+        : tensor<8x4x7x6xf32>
+      func.return %z : tensor<8x4x7x6xf32>
+    }
+    """
+    unit = check_meaning(PASS, text)
+    reduce = next(op for op in unit.main.body.block.ops if isinstance(op, array.WindowReduceOp))
+    assert reduce.operands[0] is unit.main.body.block.args[0]
+    assert reduce.window == (2, 3, 1, 1)

@@ -3,7 +3,8 @@
 A transposed array is read in blocks of rows and columns. A loop over a concatenation cannot be cut in the middle of
 such blocks, where an operand ends; nor can a loop that reduces a row and then reads it again take several rows. What is
 transposed for such a loop is stored by a kernel of its own. A transpose of a concatenation goes to the operands first:
-that of a transposed one is that array. Before the loops are fused, which would take the transposes in.
+that of a transposed one is that array. Windows are reduced as arrays are stored, and what is left is transposed. Before
+the loops are fused, which would take the transposes in.
 
 Before:
     func.func @main(%x: tensor<64x96xf32>, %y: tensor<96x64xf32>) -> tensor<128x96xf32> {
@@ -33,7 +34,7 @@ from typing import ClassVar, TypeAlias, TypeGuard
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import array
-from tilewright.dialects.base import array_type, tensor
+from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import erase, insert_like
 from tilewright.dialects.walks import producers_first
 from tilewright.layout.relayout_planner import SHUFFLED_STRIDES
@@ -59,6 +60,8 @@ class ArrayAlignRowsPass:
             for op in joins:
                 _align_operands(unit, block, op)
             if any(isinstance(op, array.TransposeOp) for op in block.ops):
+                for op in [op for op in block.ops if isinstance(op, array.WindowReduceOp)]:
+                    _align_windows(op)
                 _align_reductions(unit, block)
 
 
@@ -189,6 +192,34 @@ def _as_stored(value: SSAValue, permutation: Sequence[int]) -> SSAValue | None:
     sizes = array_type(value).shape
     long = [axis for axis in axes if axis is not None and sizes[axis] > 1]
     return value if long == sorted(long) else None
+
+
+def _align_windows(op: array.WindowReduceOp) -> None:
+    """Reduce windows of a transposed array as it is stored, and transpose the result, which is no larger."""
+    turn = op.operands[0].owner
+    if not isinstance(turn, array.TransposeOp) or not _is_far_apart(turn):
+        return
+    (source,) = turn.operands
+    places = [turn.permutation.index(axis) for axis in range(len(turn.permutation))]
+    shape = array_type(op.results[0]).shape
+    if math.prod(shape) > array_type(source).size:
+        return
+    outputs = [tensor(ArrayType(tuple(shape[axis] for axis in places), array_type(source).dtype))]
+    made = rebuilt(op, [source], outputs)
+    for name in ("window", "strides", "low", "high", "dilation"):
+        setattr(made, name, tuple(getattr(op, name)[axis] for axis in places))
+    insert_like(op, made)
+    turned = array.TransposeOp(arguments=made.results, permutation=turn.permutation, outputs=[op.results[0].type])
+    insert_like(op, turned)
+    op.results[0].replace_all_uses_with(turned.results[0])
+    erase(op)
+    if not any(True for _ in turn.results[0].uses):
+        erase(turn)
+
+
+def _is_far_apart(turn: array.TransposeOp) -> bool:
+    """Whether neighbours in a transposed array are far apart in memory."""
+    return _is_far(array_type(turn.operands[0]).shape, turn.permutation[_innermost(array_type(turn.results[0]).shape)])
 
 
 def _align_reductions(unit: Unit, block: Block) -> None:
