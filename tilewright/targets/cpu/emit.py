@@ -29,7 +29,7 @@ from tilewright.passes.program_memory import MemoryPlan
 from tilewright.runtime.manifest import Message
 from tilewright.targets.cpu.clocks import Clocks
 from tilewright.targets.cpu.context import FunctionContext, Scratch, round_up
-from tilewright.targets.cpu.emit_main import Memory, MustSucceed, print_main
+from tilewright.targets.cpu.emit_main import Cores, Memory, MustSucceed, print_main
 from tilewright.targets.cpu.emit_nest import emit_nest
 from tilewright.targets.cpu.in_order import Turn, clear_turns, passed_on, taken_points, turns_bytes
 from tilewright.targets.cpu.loops import I8, I32, I64, POINTER, i64, loop, minimum, offset_pointer
@@ -110,7 +110,8 @@ class _Emitter:
         memory = Memory(shared_start, max((k.shared_bytes for k in kernels.values()), default=0), self.scratch.bytes)
         host = host_program(self.unit, self.plan, list(kernels), self.library_calls)
         functions = {name: kernel.function for name, kernel in kernels.items()}
-        printed = print_main(main, host, functions, memory, self.must_succeed, self.clocks)
+        cores = Cores(self.machine, self.unit.threads)
+        printed = print_main(main, host, functions, memory, self.must_succeed, self.clocks, cores)
         self._finish_module("main")
         return NativeModule(
             self.texts,

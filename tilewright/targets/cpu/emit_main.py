@@ -16,11 +16,13 @@ from typing import Any
 from llvmlite import ir
 
 from tilewright.errors import LinearAlgebraError
+from tilewright.machines.machine import Machine
 from tilewright.routines import FAILURES
 from tilewright.runtime.host_program import Copy, HostProgram, If, Launch, Step, While
 from tilewright.runtime.manifest import Message
 from tilewright.targets.cpu.clocks import COUNTS, Clocks
-from tilewright.targets.cpu.loops import I1, I8, I32, I64, POINTER, i64, loop, offset_pointer
+from tilewright.targets.cpu.copies import copy_chunks, copy_region, emit_copy
+from tilewright.targets.cpu.loops import I8, I32, POINTER, i64, loop, offset_pointer
 from tilewright.targets.cpu.regions import MAIN
 from tilewright.targets.cpu.regions import Callable as PoolCallable
 from tilewright.targets.llvm.values import Builder, Value, builder_of
@@ -49,6 +51,14 @@ class MustSucceed:
 
 
 @dataclass(frozen=True)
+class Cores:
+    """The machine, and how many of its cores the program runs on."""
+
+    machine: Machine
+    threads: int
+
+
+@dataclass(frozen=True)
 class PrintedMain:
     """The constants in the order of the buffer table, and the messages of a program that fails."""
 
@@ -63,11 +73,12 @@ def print_main(
     memory: Memory,
     must_succeed: Mapping[str, MustSucceed],
     clocks: Clocks | None,
+    cores: Cores,
 ) -> PrintedMain:
     """Print `tw_main` to the module that declares the kernels. `clocks` count the time of each kernel and of all, in
-    a constant called `COUNTS`."""
+    a constant called `COUNTS`; `cores` share large copies."""
     function = ir.Function(module, MAIN, "tw_main")
-    printer = _Printer(program, kernels, memory, must_succeed, clocks, builder_of(function), function.args)
+    printer = _Printer(program, kernels, memory, must_succeed, clocks, cores, builder_of(function), function.args)
     with printer.counted():
         printer.print(program.steps)
     printer.builder.ret(ir.Constant(I32, 0))
@@ -82,6 +93,7 @@ class _Printer:
         memory: Memory,
         must_succeed: Mapping[str, MustSucceed],
         clocks: Clocks | None,
+        cores: Cores,
         builder: Builder,
         arguments: Sequence[Value],
     ) -> None:
@@ -90,6 +102,7 @@ class _Printer:
         self.memory = memory
         self.must_succeed = must_succeed
         self.clocks = clocks
+        self.cores = cores
         self.builder = builder
         self.buffers, self.arena, self.parallel, self.threads = arguments
         self.shared = offset_pointer(builder, self.arena, i64(memory.shared_start), 1)
@@ -126,12 +139,14 @@ class _Printer:
 
     def _copy(self, step: Copy) -> None:
         source, target = self._pointer(step.source), self._pointer(step.target)
-        name = "llvm.memmove.p0.p0.i64"
-        function = self.builder.module.globals.get(name)
-        if function is None:
-            type = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, I64, I1])
-            function = ir.Function(self.builder.module, type, name)
-        self.builder.call(function, [target, source, i64(step.nbytes), ir.Constant(I1, 0)])
+        chunks = copy_chunks(step.nbytes, self.cores.machine, self.cores.threads)
+        if chunks == 1:
+            emit_copy(self.builder, target, source, i64(step.nbytes))
+            return
+        region = copy_region(self.builder, step.nbytes, chunks, self.cores.machine)
+        self.builder.call(
+            PoolCallable(self.parallel), [region, self._table([target, source]), i64(chunks), self.threads]
+        )
 
     # ---- kernels --------------------------------------------------------------------------------------------------
 
