@@ -1,9 +1,10 @@
-"""Rewrite narrow contractions: those with few columns, with few results, or with one row for each outer index.
+"""Rewrite narrow contractions: those with few columns, with few results, of depth 1, or with one row for each outer
+index.
 
 A register block of a contraction has a vector of columns: one column leaves most lanes unused. If the left operand has
 more rows than the right one has columns, the operands are swapped: a contraction of few rows reads its right operand as
 it is stored. A contraction with few results, such as a dot product, is a multiplication and a reduction instead, which
-adds up vectors along the depth.
+adds up vectors along the depth. An outer product, of depth 1, is a multiplication, which fuses with what it is added to.
 Rows are the innermost free dim of the left operand: one of size 1 goes, so that the next one has the rows of a block,
 and the elementwise operations after it, which may become its epilogue, have no such dim either.
 Operands that are rounded before they are multiplied stay.
@@ -67,7 +68,10 @@ class ArrayNarrowContractionsPass:
         if not rows or not columns or not depth:
             return
         subject = f"contraction at {where(op)}"
-        if (
+        if depth == 1:
+            unit.remarks.append(Remark(self.name, subject, "a multiplication", "the depth is 1"))
+            _replace(op, _multiplied(op))
+        elif (
             rows * columns <= MOST_COLUMNS
             or (columns == 1 and _reduces_vectors(left, rows, depth))
             or (rows == 1 and _reduces_vectors(right, columns, depth))
@@ -193,6 +197,28 @@ def _swapped(op: array.ContractOp) -> SSAValue:
     back = array.TransposeOp(arguments=swapped.results, permutation=order, outputs=[op.results[0].type])
     insert_like(op, back)
     return back.results[0]
+
+
+def _multiplied(op: array.ContractOp) -> SSAValue:
+    """The outer product of the operands, for each index of a batch."""
+    left, right = (_without_depth(op, side) for side in _sides(op))
+    result = array_type(op.results[0])
+    batch, rows, rank = len(left.batch), len(left.free), len(result.shape)
+    dtype = result.dtype.compute
+    factors = [
+        _spread(op, left, range(batch + rows), result.shape, dtype),
+        _spread(op, right, (*range(batch), *range(batch + rows, rank)), result.shape, dtype),
+    ]
+    product = array.MapOp(arguments=factors, fn="multiply", outputs=[tensor(ArrayType(result.shape, dtype))])
+    insert_like(op, product)
+    return _cast(op, product.results[0], result.dtype)
+
+
+def _without_depth(op: array.ContractOp, side: _Side) -> _Side:
+    """An operand without its contracted dims, which are 1."""
+    kept = [d for d in range(len(side.shape)) if d not in side.contracted]
+    value = _reshaped(op, side.value, tuple(side.shape[d] for d in kept))
+    return _Side(value, tuple(kept.index(d) for d in side.batch), ())
 
 
 def _multiply_and_reduce(op: array.ContractOp) -> SSAValue:
