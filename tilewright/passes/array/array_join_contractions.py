@@ -36,6 +36,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import erase, insert_like
+from tilewright.passes.array.array_simplify import drop_unused
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.primitives import ArrayType
 
@@ -46,29 +47,64 @@ class ArrayJoinContractionsPass:
 
     def apply(self, unit: Unit) -> None:
         for block in blocks_of(unit.main):
-            for op in reversed(list(block.ops)):
-                if op.parent_block() is block and isinstance(op, array.MapOp) and op.fn == "add":
-                    self._join(unit, op)
+            sums = [op for op in block.ops if isinstance(op, array.MapOp) and op.fn == "add"]
+            concats = _Concats(block)
+            for op in reversed(sums):
+                if op.parent_block() is block:
+                    self._join(unit, op, concats)
+            if sums:
+                drop_unused(block)
 
-    def _join(self, unit: Unit, root: array.MapOp) -> None:
+    def _join(self, unit: Unit, root: array.MapOp, concats: _Concats) -> None:
         terms, sums = _terms(root)
         alike: dict[Any, list[array.ContractOp]] = {}
         for term in terms:
             op = term.owner
-            if isinstance(op, array.ContractOp) and len(list(term.uses)) == 1 and _is_shallow(op, root.parent_block()):
+            if isinstance(op, array.ContractOp) and len(list(term.uses)) == 1 and _is_shallow(op, concats.block):
                 alike.setdefault(_form(op), []).append(op)
-        joined = {op: group for group in alike.values() if len(group) > 1 for op in group}
-        if not joined:
+        groups = [group for group in alike.values() if len(group) > 1]
+        if not groups:
             return
+        joined = {op for group in groups for op in group}
         kept = [term for term in terms if term.owner not in joined]
-        for group in alike.values():
-            if len(group) > 1:
-                reason = f"{len(group)} contractions of {_depth(group[0])} elements are added up"
-                unit.remarks.append(Remark(self.name, f"sum at {where(root)}", "one contraction", reason))
-                kept.append(_joined(root, group))
+        for group in groups:
+            reason = f"{len(group)} contractions are added up"
+            unit.remarks.append(Remark(self.name, f"sum at {where(root)}", "one contraction", reason))
+            kept.append(_joined(root, group, concats))
         root.results[0].replace_all_uses_with(_added(root, kept))
         for op in (*sums, *joined):
             erase(op)
+
+
+class _Concats:
+    """Concatenations of a block's values, each made once, right after the last of its operands."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self._index = {op: n for n, op in enumerate(block.ops)}
+        self._first = next(iter(block.ops))
+        self._known: dict[tuple[int, tuple[SSAValue, ...]], SSAValue] = {}
+
+    def of(self, values: Sequence[SSAValue], axis: int) -> SSAValue:
+        key = (axis, tuple(values))
+        if key not in self._known:
+            self._known[key] = self._new(values, axis)
+        return self._known[key]
+
+    def _new(self, values: Sequence[SSAValue], axis: int) -> SSAValue:
+        type = array_type(values[0])
+        extent = sum(array_type(value).shape[axis] for value in values)
+        shape = (*type.shape[:axis], extent, *type.shape[axis + 1 :])
+        concat = array.ConcatOp(arguments=values, axis=axis, outputs=[tensor(ArrayType(shape, type.dtype))])
+        owners = [value.owner for value in values]
+        before = [owner for owner in owners if isinstance(owner, Operation) and owner in self._index]
+        last = max(before, key=self._index.__getitem__, default=None)
+        concat.location = (last or self._first).location
+        if last is None:
+            self.block.insert_op_before(concat, self._first)
+        else:
+            self.block.insert_op_after(concat, last)
+        return concat.results[0]
 
 
 def _terms(root: array.MapOp) -> tuple[list[SSAValue], list[Operation]]:
@@ -96,10 +132,6 @@ def _is_shallow(op: array.ContractOp, block: Block | None) -> bool:
     return sum(sizes) < array_type(op.results[0]).nbytes
 
 
-def _depth(op: array.ContractOp) -> int:
-    return array_type(op.operands[0]).shape[op.left_contract[0]]
-
-
 def _form(op: array.ContractOp) -> tuple[Any, ...]:
     """Equal for contractions that have one form but for their depths."""
     axes = (op.left_contract[0], op.right_contract[0])
@@ -111,10 +143,10 @@ def _without(shape: Sequence[int], axis: int) -> tuple[int, ...]:
     return (*shape[:axis], *shape[axis + 1 :])
 
 
-def _joined(root: array.MapOp, group: Sequence[array.ContractOp]) -> SSAValue:
+def _joined(root: array.MapOp, group: Sequence[array.ContractOp], concats: _Concats) -> SSAValue:
     first = group[0]
     operands = [
-        _concatenated(root, [op.operands[n] for op in group], axis)
+        _beside(root, [op.operands[n] for op in group], axis, concats)
         for n, axis in enumerate((first.left_contract[0], first.right_contract[0]))
     ]
     joined = rebuilt(first, operands)
@@ -122,13 +154,19 @@ def _joined(root: array.MapOp, group: Sequence[array.ContractOp]) -> SSAValue:
     return joined.results[0]
 
 
-def _concatenated(root: array.MapOp, values: Sequence[SSAValue], axis: int) -> SSAValue:
-    type = array_type(values[0])
-    extent = sum(array_type(value).shape[axis] for value in values)
-    shape = (*type.shape[:axis], extent, *type.shape[axis + 1 :])
-    concat = array.ConcatOp(arguments=values, axis=axis, outputs=[tensor(ArrayType(shape, type.dtype))])
-    insert_like(root, concat)
-    return concat.results[0]
+def _beside(root: array.MapOp, values: Sequence[SSAValue], axis: int, concats: _Concats) -> SSAValue:
+    """The values side by side along an axis; those that are all transposed alike, as they are stored, then transposed."""
+    permutations = {v.owner.permutation if isinstance(v.owner, array.TransposeOp) else () for v in values}
+    permutation = permutations.pop()
+    if permutations or not permutation:
+        return concats.of(values, axis)
+    stored = [v.owner.operands[0] for v in values if isinstance(v.owner, array.TransposeOp)]
+    concat = concats.of(stored, permutation[axis])
+    type = array_type(concat)
+    turned = ArrayType(tuple(type.shape[d] for d in permutation), type.dtype)
+    view = array.TransposeOp(arguments=[concat], permutation=permutation, outputs=[tensor(turned)])
+    insert_like(root, view)
+    return view.results[0]
 
 
 def _added(root: array.MapOp, terms: Sequence[SSAValue]) -> SSAValue:
