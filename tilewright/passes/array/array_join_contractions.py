@@ -49,13 +49,15 @@ class ArrayJoinContractionsPass:
         for block in blocks_of(unit.main):
             sums = [op for op in block.ops if isinstance(op, array.MapOp) and op.fn == "add"]
             concats = _Concats(block)
+            changed = False
             for op in reversed(sums):
                 if op.parent_block() is block:
-                    self._join(unit, op, concats)
-            if sums:
+                    changed |= self._join(unit, op, concats)
+            if changed:
                 drop_unused(block)
 
-    def _join(self, unit: Unit, root: array.MapOp, concats: _Concats) -> None:
+    def _join(self, unit: Unit, root: array.MapOp, concats: _Concats) -> bool:
+        """Join the contractions of a sum; returns whether there are any to join."""
         terms, sums = _terms(root)
         alike: dict[Any, list[array.ContractOp]] = {}
         for term in terms:
@@ -64,7 +66,7 @@ class ArrayJoinContractionsPass:
                 alike.setdefault(_form(op), []).append(op)
         groups = [group for group in alike.values() if len(group) > 1]
         if not groups:
-            return
+            return False
         joined = {op for group in groups for op in group}
         kept = [term for term in terms if term.owner not in joined]
         for group in groups:
@@ -74,6 +76,7 @@ class ArrayJoinContractionsPass:
         root.results[0].replace_all_uses_with(_added(root, kept))
         for op in (*sums, *joined):
             erase(op)
+        return True
 
 
 class _Concats:
@@ -155,7 +158,7 @@ def _joined(root: array.MapOp, group: Sequence[array.ContractOp], concats: _Conc
 
 
 def _beside(root: array.MapOp, values: Sequence[SSAValue], axis: int, concats: _Concats) -> SSAValue:
-    """The values side by side along an axis; those that are all transposed alike, as they are stored, then transposed."""
+    """The values side by side along an axis; all transposed alike, as they are stored, then transposed."""
     permutations = {v.owner.permutation if isinstance(v.owner, array.TransposeOp) else () for v in values}
     permutation = permutations.pop()
     if permutations or not permutation:

@@ -4,7 +4,7 @@ index.
 A register block of a contraction has a vector of columns: one column leaves most lanes unused. If the left operand has
 more rows than the right one has columns, the operands are swapped: a contraction of few rows reads its right operand as
 it is stored. A contraction with few results, such as a dot product, is a multiplication and a reduction instead, which
-adds up vectors along the depth. An outer product, of depth 1, is a multiplication, which fuses with what it is added to.
+adds up vectors along the depth. An outer product, of depth 1, is a multiplication, which fuses with its users.
 Rows are the innermost free dim of the left operand: one of size 1 goes, so that the next one has the rows of a block,
 and the elementwise operations after it, which may become its epilogue, have no such dim either.
 Operands that are rounded before they are multiplied stay.
@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
@@ -166,8 +166,9 @@ def _narrow_users(wide: SSAValue, narrow: SSAValue) -> None:
             op.results[0].replace_all_uses_with(result)
             erase(op)
             pending.append((result, moved.results[0]))
-        if not users(wide):
-            erase(wide.owner)
+        view = wide.owner
+        if isinstance(view, Operation) and not users(wide):
+            erase(view)
 
 
 def _reshaped(op: array.ArrayOp, value: SSAValue, shape: tuple[int, ...]) -> SSAValue:
