@@ -30,10 +30,11 @@ def sequence(steps: int, batch: int) -> np.ndarray[Any, Any]:
 def lstm(x: Any, w: Any, r: Any, bias: Any) -> Any:
     """The hidden states of all steps, and how many steps there were."""
     products = x @ tw.permute_dims(w, (1, 0)) + bias
+    recurrent = tw.permute_dims(r, (1, 0))
 
     def step(state: Any, product: Any) -> Any:
         h, c, count = state
-        i, f, g, o = tw.split(product + h @ tw.permute_dims(r, (1, 0)), 4, axis=-1)
+        i, f, g, o = tw.split(product + h @ recurrent, 4, axis=-1)
         c = tw.sigmoid(f) * c + tw.sigmoid(i) * tw.tanh(g)
         h = tw.sigmoid(o) * tw.tanh(c)
         return (h, c, count + 1), h
