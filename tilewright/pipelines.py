@@ -31,6 +31,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
     from tilewright.passes.array.array_fuse_contract import ArrayFuseContractPass
     from tilewright.passes.array.array_fuse_loops import ArrayFuseLoopsPass
     from tilewright.passes.array.array_group_reshapes import ArrayGroupReshapesPass
+    from tilewright.passes.array.array_join_contractions import ArrayJoinContractionsPass
     from tilewright.passes.array.array_narrow_contractions import ArrayNarrowContractionsPass
     from tilewright.passes.array.array_order_operands import ArrayOrderOperandsPass
     from tilewright.passes.array.array_order_weights import ArrayOrderWeightsPass
@@ -48,9 +49,14 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
         (True, ArrayDropCollectivesPass()),  # remove collectives, which are the identity on one device
         (not cores, ArrayBubbleUpSlicesPass()),  # compute only what is taken, before anything is shared or grouped
         (True, ArraySimplifyPass()),  # fold constants, merge equal and drop dead operations before any grouping
+        (vectors, ArrayJoinContractionsPass()),  # one contraction for sums of shallow ones, before views are copied
         (vectors, ArrayConvolveChannelsLastPass()),  # choose NHWC or NCHW convolutions before dims are matched by order
         (cores, ArrayCopyReshapesPass()),  # group reshapes that move pages with adjacent transposes
-        (True, ArrayDuplicateViewsPass()),  # give each user its own view, so that views tie no groups together
+        (vectors, ArrayDuplicateViewsPass(in_loops=True)),  # give each user its own view, so that views tie no groups
+        (
+            not vectors,
+            ArrayDuplicateViewsPass(),
+        ),  # likewise, but lay out captured arrays before the loops that read them
         (True, ArrayFuseAttentionPass()),  # match two contractions around a softmax before either is fused alone
         (warps, ArrayConvolveByProductsPass()),  # rewrite convolutions as matmuls whose operands it lays out
         (warps, ArrayOrderWeightsPass()),  # lay out weights in a kernel of its own, before fusion takes the transpose

@@ -105,3 +105,45 @@ def test_both_operands_of_one_operation_get_their_own() -> None:
     )
     product = next(op for op in unit.main.body.block.ops if op.name == "array.map")
     assert product.operands[0] is not product.operands[1]
+
+
+LOOP = """
+    func.func @main(%h: tensor<2x8xf32>) -> tensor<2x8xf32> {
+      %w = array.constant() {value = 0 : index, resource = "w"} : tensor<1x8x8xf32>
+      %r = array.reshape(%w) : tensor<8x8xf32>
+      %t = array.transpose(%r) {permutation = array<i64: 1, 0>} : tensor<8x8xf32>
+      %y = array.while(%h) do {
+      ^bb0(%c: tensor<2x8xf32>):
+        %n = array.constant() {value = 0 : index, resource = ""} : tensor<i1>
+        array.yield(%n)
+      } do {
+      ^bb1(%d: tensor<2x8xf32>):
+        %e = OPERATION : tensor<2x8xf32>
+        array.yield(%e)
+      } : tensor<2x8xf32>
+      func.return %y : tensor<2x8xf32>
+    }
+"""
+CONTRACTION = """array.contract(%d, %t) {left_batch = array<i64>, right_batch = array<i64>,
+          left_contract = array<i64: 1>, right_contract = array<i64: 0>}"""
+
+
+def _views_before_the_loop(operation: str, in_loops: bool) -> int:
+    unit = unit_of(parse(LOOP.replace("OPERATION", operation)), {})
+    ArrayDuplicateViewsPass(in_loops).apply(unit)
+    unit.module.verify()
+    return sum(op.name in ("array.reshape", "array.transpose") for op in unit.main.body.block.ops)
+
+
+def test_views_of_captured_arrays_go_into_loops_that_multiply_by_them() -> None:
+    assert _views_before_the_loop(CONTRACTION, in_loops=True) == 0
+    assert _views_before_the_loop(CONTRACTION, in_loops=False) == 2
+
+
+def test_views_of_arguments_stay_before_the_loop() -> None:
+    text = LOOP.replace("%h: tensor<2x8xf32>", "%h: tensor<2x8xf32>, %w: tensor<1x8x8xf32>").replace(
+        '%w = array.constant() {value = 0 : index, resource = "w"} : tensor<1x8x8xf32>', ""
+    )
+    unit = unit_of(parse(text.replace("OPERATION", CONTRACTION)), {})
+    ArrayDuplicateViewsPass(in_loops=True).apply(unit)
+    assert sum(op.name in ("array.reshape", "array.transpose") for op in unit.main.body.block.ops) == 2

@@ -6,6 +6,7 @@ import pytest
 
 from tests.passes.pass_support import check_meaning, check_unchanged, remarks
 from tilewright.dialects import array
+from tilewright.dialects.base import array_type
 from tilewright.passes.array.array_narrow_contractions import LEAST_ROWS, ArrayNarrowContractionsPass
 from tilewright.passes.base import Unit
 
@@ -115,3 +116,73 @@ def test_operands_that_are_rounded_stay() -> None:
     check_unchanged(
         PASS, text.replace("right_contract = array<i64: 0>", 'right_contract = array<i64: 0>, precision = "tf32"')
     )
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "result", "batch", "summed"),
+    [
+        ((48, 1), (1, 96), (48, 96), ("", ""), ("1", "0")),
+        ((1, 48), (96, 1), (48, 96), ("", ""), ("0", "1")),
+        ((5, 1, 48), (1, 5, 96), (5, 48, 96), ("0", "1"), ("1", "0")),
+        ((48, 1, 1), (1, 9, 1, 7), (48, 9, 7), ("", ""), ("1, 2", "0, 2")),
+        ((48, 1), (1, 1), (48, 1), ("", ""), ("1", "0")),
+    ],
+)
+def test_outer_products_are_multiplications(
+    left: tuple[int, ...],
+    right: tuple[int, ...],
+    result: tuple[int, ...],
+    batch: tuple[str, str],
+    summed: tuple[str, str],
+) -> None:
+    unit = check_meaning(PASS, contraction(left, right, result, batch=batch, summed=summed))
+    assert not {"array.contract", "array.reduce"} & set(ops(unit))
+    assert [decision for decision, _ in remarks(unit, PASS.name)] == ["a multiplication"]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "result", "batch", "summed", "rows"),
+    [
+        ((40, 1, 96), (96, 64), (40, 64), ("", ""), ("2", "0"), (40, 96)),
+        ((6, 7, 1, 1, 96), (96, 64), (6, 7, 64), ("", ""), ("4", "0"), (6, 7, 96)),
+        ((3, 40, 96, 1), (3, 96, 64), (3, 40, 64), ("0", "0"), ("2", "1"), (3, 40, 96)),
+    ],
+)
+def test_rows_of_size_1_go(
+    left: tuple[int, ...],
+    right: tuple[int, ...],
+    result: tuple[int, ...],
+    batch: tuple[str, str],
+    summed: tuple[str, str],
+    rows: tuple[int, ...],
+) -> None:
+    ones = (1,) * (len(left) - len(rows))
+    text = contraction(left, right, (*result[:-1], *ones, result[-1]), batch=batch, summed=summed)
+    unit = check_meaning(PASS, text)
+    (product,) = (op for op in unit.main.body.block.ops if isinstance(op, array.ContractOp))
+    assert array_type(product.operands[0]).shape == rows
+    assert array_type(product.results[0]).shape == result
+
+
+def test_a_single_row_stays() -> None:
+    check_unchanged(PASS, contraction((1, 1, 96), (96, 64), (1, 1, 64), summed=("2", "0")))
+    check_unchanged(PASS, contraction((1, 40, 96), (96, 64), (1, 40, 64), summed=("2", "0")))
+
+
+def test_what_follows_a_contraction_has_its_shape() -> None:
+    """Elementwise operations on the rows, which may become an epilogue; others see the shape that they had."""
+    text = """
+    func.func @main(%x: tensor<40x1x96xi32>, %w: tensor<96x64xi32>, %b: tensor<64xi32>, %r: tensor<40x1x64xi32>)
+        -> (tensor<40x1x64xi1>, tensor<64x1x40xi32>) {
+      %z = array.contract(%x, %w) {left_batch = array<i64>, right_batch = array<i64>, left_contract = array<i64: 2>,
+        right_contract = array<i64: 0>} : tensor<40x1x64xi32>
+      %bias = array.broadcast(%b) {axes = array<i64: 2>} : tensor<40x1x64xi32>
+      %y = array.map(%z, %bias) {fn = "add"} : tensor<40x1x64xi32>
+      %s = array.map(%y, %r) {fn = "less"} : tensor<40x1x64xi1>
+      %t = array.transpose(%y) {permutation = array<i64: 2, 1, 0>} : tensor<64x1x40xi32>
+      func.return %s, %t : tensor<40x1x64xi1>, tensor<64x1x40xi32>
+    }
+    """
+    unit = check_meaning(PASS, text)
+    maps = [op for op in unit.main.body.block.ops if isinstance(op, array.MapOp)]
+    assert [array_type(op.results[0]).shape for op in maps] == [(40, 64), (40, 64)]

@@ -1,6 +1,8 @@
 """Clone splats, iota and index maps for each user, right before it.
 
 They cost nothing where they are used, but a shared one would tie the groups of its users together.
+With `in_loops`, views of captured arrays also go into the loops whose contractions read them: the array is then packed
+once, at compile time, instead of being laid out by each call before the loop.
 
 Before:
     func.func @main(%x: tensor<8xf32>) -> (tensor<4x8xf32>, tensor<4x8xf32>) {
@@ -26,8 +28,9 @@ from typing import ClassVar
 
 from xdsl.ir import Block, Operation
 
-from tilewright.dialects.rewriting import in_block
-from tilewright.passes.array.fusion import inline_closure, is_inline, make_group
+from tilewright.dialects import array
+from tilewright.dialects.rewriting import erase, in_block
+from tilewright.passes.array.fusion import inline_closure, is_inline, is_splat, make_group
 from tilewright.passes.base import Unit, blocks_of
 
 # Views that lie one behind the other, through which a kernel reads.
@@ -37,10 +40,13 @@ MOST_VIEWS = 64
 @dataclass(frozen=True)
 class ArrayDuplicateViewsPass:
     name: ClassVar[str] = "array-duplicate-views"
+    in_loops: bool = False
 
     def apply(self, unit: Unit) -> None:
         for block in blocks_of(unit.main):
             _cut(block)
+            if self.in_loops:
+                _move_into_loops(block)
             _duplicate(block)
 
 
@@ -71,3 +77,28 @@ def _duplicate(block: Block) -> None:
         if uses:
             op.detach()
             block.insert_op_before(op, in_block(uses[0].operation, block))
+
+
+def _move_into_loops(block: Block) -> None:
+    """Give the contractions of inner blocks views of captured arrays of their own."""
+    # Users first, as in `_duplicate`; a view that only inner blocks used is left without users.
+    for op in reversed(list(block.ops)):
+        if not is_inline(op) or not _views_captured_array(op):
+            continue
+        (result,) = op.results
+        for use in list(result.uses):
+            user, inner = use.operation, use.operation.parent_block()
+            if inner is None or inner is block or not (isinstance(user, array.ContractOp) or is_inline(user)):
+                continue
+            copy = op.clone()
+            inner.insert_op_before(copy, user)
+            user.operands[use.index] = copy.results[0]
+        if not list(result.uses):
+            erase(op)
+
+
+def _views_captured_array(op: Operation) -> bool:
+    """Whether an operation is a view, or a view of views, of an array that is known at compile time."""
+    while is_inline(op) and len(op.operands) == 1 and isinstance(op.operands[0].owner, Operation):
+        op = op.operands[0].owner
+    return isinstance(op, array.ConstantOp) and not is_splat(op)

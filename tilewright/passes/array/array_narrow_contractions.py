@@ -1,9 +1,12 @@
-"""Rewrite narrow contractions: those with few columns, and those with few results.
+"""Rewrite narrow contractions: those with few columns, with few results, of depth 1, or with one row for each outer
+index.
 
 A register block of a contraction has a vector of columns: one column leaves most lanes unused. If the left operand has
 more rows than the right one has columns, the operands are swapped: a contraction of few rows reads its right operand as
 it is stored. A contraction with few results, such as a dot product, is a multiplication and a reduction instead, which
-adds up vectors along the depth.
+adds up vectors along the depth. An outer product, of depth 1, is a multiplication, which fuses with its users.
+Rows are the innermost free dim of the left operand: one of size 1 goes, so that the next one has the rows of a block,
+and the elementwise operations after it, which may become its epilogue, have no such dim either.
 Operands that are rounded before they are multiplied stay.
 After attention has been found, before long reductions are split.
 
@@ -29,12 +32,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from tilewright.dialects import array
-from tilewright.dialects.base import array_type, tensor
+from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import erase, insert_like
 from tilewright.dtypes import DType
+from tilewright.passes.array.fusion import ELEMENTWISE, users
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.primitives import ArrayType
 
@@ -57,13 +61,17 @@ class ArrayNarrowContractionsPass:
                     self._rewrite(unit, op)
 
     def _rewrite(self, unit: Unit, op: array.ContractOp) -> None:
+        op = _without_unit_rows(op)
         left, right = _sides(op)
         rows, columns = _free_size(left), _free_size(right)
         depth = math.prod(array_type(op.operands[0]).shape[axis] for axis in op.left_contract)
         if not rows or not columns or not depth:
             return
         subject = f"contraction at {where(op)}"
-        if (
+        if depth == 1:
+            unit.remarks.append(Remark(self.name, subject, "a multiplication", "the depth is 1"))
+            _replace(op, _multiplied(op))
+        elif (
             rows * columns <= MOST_COLUMNS
             or (columns == 1 and _reduces_vectors(left, rows, depth))
             or (rows == 1 and _reduces_vectors(right, columns, depth))
@@ -116,6 +124,59 @@ def _replace(op: array.ContractOp, value: SSAValue) -> None:
     erase(op)
 
 
+def _without_unit_rows(op: array.ContractOp) -> array.ContractOp:
+    """The contraction without the innermost free dims of its left operand that are 1."""
+    left, _ = _sides(op)
+    dropped = [d for d in left.free if all(left.shape[after] == 1 for after in left.free if after >= d)]
+    if not dropped or len(dropped) == len(left.free):
+        return op
+    kept = [d for d in range(len(left.shape)) if d not in dropped]
+    result = array_type(op.results[0])
+    first = len(left.batch) + len(left.free) - len(dropped)
+    shape = (*result.shape[:first], *result.shape[first + len(dropped) :])
+    rows = _reshaped(op, left.value, tuple(left.shape[d] for d in kept))
+    narrow = array.ContractOp(
+        arguments=[rows, op.operands[1]],
+        left_batch=tuple(kept.index(d) for d in left.batch),
+        right_batch=op.right_batch,
+        left_contract=tuple(kept.index(d) for d in left.contracted),
+        right_contract=op.right_contract,
+        outputs=[tensor(ArrayType(shape, result.dtype))],
+    )
+    insert_like(op, narrow)
+    wide = _reshaped(op, narrow.results[0], result.shape)
+    _replace(op, wide)
+    _narrow_users(wide, narrow.results[0])
+    return narrow
+
+
+def _narrow_users(wide: SSAValue, narrow: SSAValue) -> None:
+    """Compute in the shape of `narrow` what elementwise operations compute of `wide`, the same with dims of size 1."""
+    shape = array_type(narrow).shape
+    block = users(narrow)[0].parent_block()
+    pending = [(wide, narrow)]
+    while pending:
+        wide, narrow = pending.pop()
+        for op in [user for user in users(wide) if isinstance(user, ELEMENTWISE) and user.parent_block() is block]:
+            operands = [narrow if o is wide else _reshaped(op, o, shape) for o in op.operands]
+            type = array_type(op.results[0])
+            moved = rebuilt(op, operands, [tensor(ArrayType(shape, type.dtype))])
+            insert_like(op, moved)
+            result = _reshaped(op, moved.results[0], type.shape)
+            op.results[0].replace_all_uses_with(result)
+            erase(op)
+            pending.append((result, moved.results[0]))
+        view = wide.owner
+        if isinstance(view, Operation) and not users(wide):
+            erase(view)
+
+
+def _reshaped(op: array.ArrayOp, value: SSAValue, shape: tuple[int, ...]) -> SSAValue:
+    view = array.ReshapeOp(arguments=[value], outputs=[tensor(ArrayType(shape, array_type(value).dtype))])
+    insert_like(op, view)
+    return view.results[0]
+
+
 def _swapped(op: array.ContractOp) -> SSAValue:
     """The contraction with its operands exchanged, and its result in the order that it had."""
     left, right = _sides(op)
@@ -137,6 +198,28 @@ def _swapped(op: array.ContractOp) -> SSAValue:
     back = array.TransposeOp(arguments=swapped.results, permutation=order, outputs=[op.results[0].type])
     insert_like(op, back)
     return back.results[0]
+
+
+def _multiplied(op: array.ContractOp) -> SSAValue:
+    """The outer product of the operands, for each index of a batch."""
+    left, right = (_without_depth(op, side) for side in _sides(op))
+    result = array_type(op.results[0])
+    batch, rows, rank = len(left.batch), len(left.free), len(result.shape)
+    dtype = result.dtype.compute
+    factors = [
+        _spread(op, left, range(batch + rows), result.shape, dtype),
+        _spread(op, right, (*range(batch), *range(batch + rows, rank)), result.shape, dtype),
+    ]
+    product = array.MapOp(arguments=factors, fn="multiply", outputs=[tensor(ArrayType(result.shape, dtype))])
+    insert_like(op, product)
+    return _cast(op, product.results[0], result.dtype)
+
+
+def _without_depth(op: array.ContractOp, side: _Side) -> _Side:
+    """An operand without its contracted dims, which are 1."""
+    kept = [d for d in range(len(side.shape)) if d not in side.contracted]
+    value = _reshaped(op, side.value, tuple(side.shape[d] for d in kept))
+    return _Side(value, tuple(kept.index(d) for d in side.batch), ())
 
 
 def _multiply_and_reduce(op: array.ContractOp) -> SSAValue:

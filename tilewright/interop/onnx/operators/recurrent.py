@@ -177,11 +177,13 @@ def gru(
         (h,) = state
         of_gates, of_candidate = layer.activations
         xz, xr, xh = _gates(product, 3)
-        rz, rr, rh = _gates(layer.r, 3)
-        bz, br, bh = _gates(layer.r_bias, 3)
-        z = of_gates(layer.clipped(xz + tw.matmul(h, rz) + bz))
-        reset = of_gates(layer.clipped(xr + tw.matmul(h, rr) + br))
-        recurrent = reset * (tw.matmul(h, rh) + bh) if after else tw.matmul(reset * h, rh) + bh
+        # The gates that read the same state are one matmul.
+        count = 3 if after else 2
+        rows = count * h.shape[-1]
+        rz, rr, *rh = _gates(tw.matmul(h, layer.r[:, :rows]) + layer.r_bias[:rows], count)
+        z = of_gates(layer.clipped(xz + rz))
+        reset = of_gates(layer.clipped(xr + rr))
+        recurrent = reset * rh[0] if rh else tw.matmul(reset * h, layer.r[:, rows:]) + layer.r_bias[rows:]
         candidate = of_candidate(layer.clipped(xh + recurrent))
         return ((1.0 - z) * candidate + z * h,)
 
