@@ -12,7 +12,9 @@ from tilewright.targets.llvm.values import Builder, Value, integer_constant, spl
 
 I1, I8, I32, I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 POINTER = ir.PointerType()
-_CONSTANT: type[Any] = ir.Constant  # llvmlite carries no annotations
+# llvmlite carries no annotations.
+_CONSTANT: type[Any] = ir.Constant
+_INSTRUCTION: Any = ir.Instruction
 
 
 def i64(value: int) -> ir.Constant:
@@ -141,3 +143,14 @@ def offset_pointer(builder: Builder, base: Value, elements: Value, itemsize: int
     if static(elements) == 0:
         return base
     return builder.gep(base, [multiply(builder, elements, itemsize)], source_etype=I8)
+
+
+def opaque(builder: Builder, pointer: Value) -> Value:
+    """The same pointer, of which LLVM does not know that it moves with a loop.
+
+    Its loop strength reduction takes time that grows with the square of the accesses of a loop, and weighs all of them:
+    those at constant distances from such a pointer are one to it.
+    """
+    frozen: Any = _INSTRUCTION(builder.block, POINTER, "freeze", (pointer,))
+    builder._insert(frozen)  # llvmlite's builder has no method for it
+    return frozen

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from tilewright.dtypes import DType
-from tilewright.targets.cpu.loops import I1, I64, add, broadcast, i64, multiply, offset_pointer, prefetch, static
+from tilewright.targets.cpu.loops import (
+    I1, I64, add, broadcast, i64, multiply, offset_pointer, opaque, prefetch, static)
 from tilewright.targets.cpu.masked_memory import masked_load, masked_store
 from tilewright.targets.llvm.conversions import register_form
 from tilewright.targets.llvm.values import Builder, Value, intrinsic, splat
@@ -117,8 +118,8 @@ class MicroKernel:
             phi = builder.phi(self._shape)
             phi.add_incoming(total, before)
             running.append(phi)
-        a = offset_pointer(builder, left.pointer, multiply(builder, index, left.depth_stride), self.dtype.itemsize)
-        b = offset_pointer(builder, right.pointer, multiply(builder, index, right.depth_stride), self.dtype.itemsize)
+        a = opaque(builder, offset_pointer(builder, left.pointer, multiply(builder, index, left.depth_stride), self.dtype.itemsize))
+        b = opaque(builder, offset_pointer(builder, right.pointer, multiply(builder, index, right.depth_stride), self.dtype.itemsize))
         if step == DEPTH_UNROLL and self.ahead is not None:
             self._prefetch(self.ahead, index)
         updated: list[Value] = list(running)
