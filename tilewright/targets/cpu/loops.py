@@ -8,7 +8,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from tilewright.targets.llvm.values import Builder, Value, integer_constant, splat, undefined
+from tilewright.targets.llvm.values import Builder, Value, integer_constant, shuffle, splat, undefined
 
 I1, I8, I32, I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 POINTER = ir.PointerType()
@@ -116,8 +116,7 @@ def broadcast(builder: Builder, value: Value, lanes: int) -> Value:
     if (known := integer_constant(value)) is not None:
         return splat(shape, known)
     single = builder.insert_element(undefined(shape), value, ir.Constant(I32, 0))
-    mask = ir.Constant(ir.VectorType(I32, lanes), None)
-    return builder.shuffle_vector(single, undefined(shape), mask)
+    return shuffle(builder, single, None, [0] * lanes)
 
 
 def aligned(builder: Builder, values: Sequence[Value], lanes: int) -> list[Value]:

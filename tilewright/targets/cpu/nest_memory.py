@@ -36,6 +36,7 @@ from tilewright.targets.cpu.loops import (
     static,
 )
 from tilewright.targets.cpu.masked_memory import masked_load, masked_store, scatter, store_first_lane
+from tilewright.targets.cpu.nest_addresses import NestAddresses
 from tilewright.targets.cpu.nest_plan import NestPlan, access, is_place, lanes_vary
 from tilewright.targets.cpu.nest_position import Position
 from tilewright.targets.cpu.nest_prefetches import NestPrefetches
@@ -77,6 +78,7 @@ class NestMemory:
         self.position = position
         self.value_of = value_of
         self.past = past
+        self.addresses = NestAddresses(context, position)
         self.prefetches = NestPrefetches(context, plan, position, self.first_pointer)
 
     # ---- expressions --------------------------------------------------------------------------------------------
@@ -212,6 +214,9 @@ class NestMemory:
 
     def first_pointer(self, found: Access) -> Value:
         """The address of the first lane."""
+        pointer = self.addresses.first(found)
+        if pointer is not None:
+            return pointer
         return self._pointer(found, [self._first_lane(found, i) for i in range(len(found.type.shape))])
 
     def _lane_pointers(self, found: Access) -> Value:

@@ -8,7 +8,17 @@ from llvmlite import ir
 
 from tilewright.dtypes import DType
 from tilewright.targets.cpu.loops import (
-    I1, I64, add, broadcast, i64, multiply, offset_pointer, opaque, prefetch, static)
+    I1,
+    I64,
+    add,
+    broadcast,
+    i64,
+    multiply,
+    offset_pointer,
+    opaque,
+    prefetch,
+    static,
+)
 from tilewright.targets.cpu.masked_memory import masked_load, masked_store
 from tilewright.targets.llvm.conversions import register_form
 from tilewright.targets.llvm.values import Builder, Value, intrinsic, splat
@@ -118,8 +128,14 @@ class MicroKernel:
             phi = builder.phi(self._shape)
             phi.add_incoming(total, before)
             running.append(phi)
-        a = opaque(builder, offset_pointer(builder, left.pointer, multiply(builder, index, left.depth_stride), self.dtype.itemsize))
-        b = opaque(builder, offset_pointer(builder, right.pointer, multiply(builder, index, right.depth_stride), self.dtype.itemsize))
+        a = opaque(
+            builder,
+            offset_pointer(builder, left.pointer, multiply(builder, index, left.depth_stride), self.dtype.itemsize),
+        )
+        b = opaque(
+            builder,
+            offset_pointer(builder, right.pointer, multiply(builder, index, right.depth_stride), self.dtype.itemsize),
+        )
         if step == DEPTH_UNROLL and self.ahead is not None:
             self._prefetch(self.ahead, index)
         updated: list[Value] = list(running)
@@ -144,6 +160,11 @@ class MicroKernel:
             phi.add_incoming(value, latch)
             joined.append(phi)
         return joined
+
+    def _step_of(self, operand: Walk, index: Value) -> Value:
+        """The address of an operand at a step of the depth. All that a trip reads is at constant distances."""
+        offset = multiply(self.builder, index, operand.depth_stride)
+        return opaque(self.builder, offset_pointer(self.builder, operand.pointer, offset, self.dtype.itemsize))
 
     def _prefetch(self, ahead: Ahead, index: Value) -> None:
         """Ask the second-level cache for the next panel's lines that belong to the trip at `index`."""
