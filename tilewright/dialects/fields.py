@@ -40,7 +40,7 @@ from xdsl.dialects.builtin import (
     i32,
     i64,
 )
-from xdsl.ir import Attribute, OpResult, Region, SSAValue
+from xdsl.ir import Attribute, Operation, OpOperands, OpResult, Region, SSAValue
 from xdsl.ir.affine import AffineMap
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -235,7 +235,24 @@ class FieldsOp(IRDLOperation, metaclass=OperationType):
     """An operation that `operation` defines."""
 
     SIGNATURE: ClassVar[Signature] = Signature()
+    # Identity, as xDSL has it; these take no call of Python.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
+    @property
+    def operands(self) -> OpOperands:
+        """The view of the operands: one for all who ask, of whom there are very many."""
+        view = self.__dict__.get("_view")
+        if view is None:
+            view = self.__dict__["_view"] = OpOperands(self)
+        return view
+
+    @operands.setter
+    def operands(self, new: Sequence[SSAValue]) -> None:
+        _set_operands(self, new)
+
+
+_set_operands: Callable[[Operation, Sequence[SSAValue]], None] = cast("Any", Operation.operands).fset
 
 Op = TypeVar("Op", bound=type[FieldsOp])
 

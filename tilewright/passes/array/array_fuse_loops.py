@@ -390,7 +390,10 @@ def _cheap(op: Operation) -> bool:
 
 def _operand_coordinates(op: Operation, at: tuple[Any, ...]) -> Iterable[tuple[SSAValue, tuple[Any, ...]]]:
     """Symbolic counterpart of the tile builder's rules."""
-    if isinstance(op, array.ReduceOp):
+    if isinstance(op, ELEMENTWISE):
+        for operand in op.operands:
+            yield operand, at
+    elif isinstance(op, array.ReduceOp):
         shape, axes = array_type(op.operands[0]).shape, op.axes
         rest = iter(at if op.part is None else at[1:])
         yield op.operands[0], tuple(d if d in axes else next(rest) for d in range(len(shape)))

@@ -15,12 +15,13 @@ from tilewright.dialects.rewriting import in_block
 from tilewright.dialects.walks import producers_first
 
 INDEX_MAPS = (array.BroadcastOp, array.TransposeOp, array.SliceOp, array.ReverseOp, array.UnfoldOp)
+_INLINE = frozenset((array.IotaOp, *INDEX_MAPS))
 ELEMENTWISE = (array.MapOp, array.CastOp, array.BitcastOp)
 
 
 def is_unit_reshape(op: Operation) -> bool:
     """A reshape that only adds or drops dimensions of size 1."""
-    if not isinstance(op, array.ReshapeOp):
+    if type(op) is not array.ReshapeOp:
         return False
     source, result = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
     return [n for n in source if n != 1] == [n for n in result if n != 1]
@@ -32,7 +33,7 @@ def is_splat(op: Operation) -> bool:
 
 def is_inline(op: Operation) -> bool:
     """Operations that cost nothing where they are used: splats, iota and index maps. Every user gets its own copy."""
-    return is_splat(op) or isinstance(op, (array.IotaOp, *INDEX_MAPS)) or is_unit_reshape(op)
+    return type(op) in _INLINE or is_splat(op) or is_unit_reshape(op)
 
 
 def inline_closure(values: Iterable[SSAValue], block: Block) -> list[Operation]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 from llvmlite import ir
@@ -17,6 +18,7 @@ _CONSTANT: type[Any] = ir.Constant
 _INSTRUCTION: Any = ir.Instruction
 
 
+@lru_cache(maxsize=4096)
 def i64(value: int) -> ir.Constant:
     return ir.Constant(I64, value)
 
