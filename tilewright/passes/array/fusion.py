@@ -59,8 +59,16 @@ class BlockOrder:
         self.block = block
         self.ops = list(block.ops)
         self.index = {op: i for i, op in enumerate(self.ops)}
+        self._owners: dict[Operation, list[Operation | Block]] = {}
         # For each position the first operation of a group that goes on there, which ties it to what stands before it.
         self._earliest = np.arange(len(self.ops))
+
+    def owners(self, op: Operation) -> list[Operation | Block]:
+        """What computes the values that an operation reads."""
+        found = self._owners.get(op)
+        if found is None:
+            found = self._owners[op] = [operand.owner for operand in _reads(op)]
+        return found
 
     def note_group(self, members: Collection[Operation]) -> None:
         """Take note that operations will be computed as a whole."""
@@ -79,13 +87,13 @@ class BlockOrder:
     def creates_cycle(self, members: set[Operation]) -> bool:
         """Whether a path leaves the set and comes back, so that the set cannot run as one step."""
         positions = [self.index[m] for m in members]
-        tainted: set[Operation] = set()
+        tainted: set[Operation | Block] = set()
         for op in self.ops[min(positions) : max(positions) + 1]:
-            owners = [o.owner for o in _reads(op)]
+            owners = self.owners(op)
             if op in members:
-                if any(owner in tainted for owner in owners):
+                if tainted and not tainted.isdisjoint(owners):
                     return True
-            elif any(owner in tainted or owner in members for owner in owners):
+            elif not (members.isdisjoint(owners) and tainted.isdisjoint(owners)):
                 tainted.add(op)
         return False
 
@@ -96,7 +104,7 @@ class BlockOrder:
         the `groups`, all of them noted, being computed as a whole."""
         own = members | inline
         first = self._first_tied(min(self.index[m] for m in own))
-        pending = [o.owner for m in own for o in _reads(m) if o.owner not in own]
+        pending = [owner for m in own for owner in self.owners(m) if owner not in own]
         seen: set[object] = set()
         while pending:
             owner = pending.pop()
@@ -107,7 +115,7 @@ class BlockOrder:
             # Before this, nothing needs anything of the set.
             if all(self.index.get(op, -1) < first for op in step):
                 continue
-            owners = [o.owner for op in step for o in _reads(op)]
+            owners = [owner for op in step for owner in self.owners(op)]
             if any(w in members for w in owners):
                 return True
             pending.extend(owners)
