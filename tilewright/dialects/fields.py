@@ -23,6 +23,7 @@ from abc import ABCMeta
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 from xdsl.dialects.builtin import (
@@ -56,6 +57,7 @@ from xdsl.irdl import (
     var_operand_def,
     var_result_def,
 )
+from xdsl.irdl.operations import BeforeVariadicSingleAccessor, UniqueVariadicAccessor
 
 # What attributes of operations are in Python; `Attribute` where an operation keeps one as it is.
 Plain = bool | int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | AffineMap | Attribute
@@ -271,6 +273,8 @@ def operation(cls: Op) -> Op:
     for name, (codec, default) in attributes.items():
         setattr(made, name, _accessor(name, codec, default))
     definition = made.get_irdl_definition()
+    _read_directly(made, [name for name, _ in definition.operands], _operands)
+    _read_directly(made, [name for name, _ in definition.results], attrgetter("results"))
     signature = Signature(
         tuple((name, isinstance(operand, VarOperandDef)) for name, operand in definition.operands),
         tuple((name, isinstance(result, VarResultDef)) for name, result in definition.results),
@@ -280,6 +284,30 @@ def operation(cls: Op) -> Op:
     )
     made.SIGNATURE = signature
     return made
+
+
+_operands: Callable[[Operation], tuple[Any, ...]] = attrgetter("_operands")
+
+
+def _read_directly(cls: type[FieldsOp], names: Sequence[str], all_of: Callable[[Operation], tuple[Any, ...]]) -> None:
+    """Accessors of operands or results whose positions are known: xDSL's look at the definition each time."""
+    for index, name in enumerate(names):
+        theirs = vars(cls).get(name)
+        if isinstance(theirs, BeforeVariadicSingleAccessor):
+            setattr(cls, name, property(_entry_reader(all_of, index)))
+        elif isinstance(theirs, UniqueVariadicAccessor):
+            setattr(cls, name, property(_entries_reader(all_of, index, len(names) - 1 - index)))
+
+
+def _entry_reader(all_of: Callable[[Operation], tuple[Any, ...]], index: int) -> Callable[[Operation], Any]:
+    # xDSL's tuples of values have a `__getitem__` of Python.
+    return lambda op: tuple.__getitem__(all_of(op), index)
+
+
+def _entries_reader(
+    all_of: Callable[[Operation], tuple[Any, ...]], first: int, after: int
+) -> Callable[[Operation], Any]:
+    return lambda op: (entries := all_of(op))[first : len(entries) - after]
 
 
 def _codec(annotation: str) -> Codec:
