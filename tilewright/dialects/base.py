@@ -91,12 +91,13 @@ def array_type(value: SSAValue | Attribute) -> ArrayType:
     """Shape and element type of a tensor value or type."""
     attribute = value.type if isinstance(value, SSAValue) else value
     # Types never change, and this is asked very often: each keeps its answer.
-    known: ArrayType | None = attribute.__dict__.get(_ARRAY_TYPE)
+    kept = vars(attribute)
+    known: ArrayType | None = kept.get(_ARRAY_TYPE)
     if known is None:
         if not isinstance(attribute, TensorType):
             raise VerifyException(f"expected a tensor, got {attribute}")
         known = ArrayType(attribute.get_shape(), dtype_of(attribute.element_type))
-        attribute.__dict__[_ARRAY_TYPE] = known
+        kept[_ARRAY_TYPE] = known
     return known
 
 

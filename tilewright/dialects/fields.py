@@ -233,20 +233,25 @@ class OperationType(ABCMeta):
     __instancecheck__ = type.__instancecheck__
 
 
+_OBJECT: Any = object
+_VIEW = "tilewright.operands"
+
+
 class FieldsOp(IRDLOperation, metaclass=OperationType):
     """An operation that `operation` defines."""
 
     SIGNATURE: ClassVar[Signature] = Signature()
     # Identity, as xDSL has it; these take no call of Python.
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
+    __eq__ = _OBJECT.__eq__
+    __hash__ = _OBJECT.__hash__
 
     @property
     def operands(self) -> OpOperands:
         """The view of the operands: one for all who ask, of whom there are very many."""
-        view = self.__dict__.get("_view")
+        kept = vars(self)
+        view: OpOperands | None = kept.get(_VIEW)
         if view is None:
-            view = self.__dict__["_view"] = OpOperands(self)
+            view = kept[_VIEW] = OpOperands(self)
         return view
 
     @operands.setter
@@ -299,9 +304,12 @@ def _read_directly(cls: type[FieldsOp], names: Sequence[str], all_of: Callable[[
             setattr(cls, name, property(_entries_reader(all_of, index, len(names) - 1 - index)))
 
 
+# Of xDSL's tuples of values, which have a slower one of Python.
+_entry: Callable[[tuple[Any, ...], int], Any] = cast("Any", tuple).__getitem__
+
+
 def _entry_reader(all_of: Callable[[Operation], tuple[Any, ...]], index: int) -> Callable[[Operation], Any]:
-    # xDSL's tuples of values have a `__getitem__` of Python.
-    return lambda op: tuple.__getitem__(all_of(op), index)
+    return lambda op: _entry(all_of(op), index)
 
 
 def _entries_reader(

@@ -85,19 +85,21 @@ def _hexadecimal(value: float, element: ir.Type) -> str:
     return f"0x{struct.unpack('<Q', struct.pack('<d', rounded))[0]:016X}"
 
 
-class _Shuffle(ir.Instruction):
+_INSTRUCTION: Any = ir.Instruction  # llvmlite carries no annotations
+
+
+class _Shuffle(_INSTRUCTION):
     """A shuffle whose lanes are plain numbers; llvmlite's has a constant for each."""
 
     def __init__(self, block: ir.Block, first: Value, second: Value, lanes: Sequence[int]) -> None:
         shape = ir.VectorType(first.type.element, len(lanes))
-        super().__init__(block, shape, "shufflevector", [first, second])
-        self._lanes = ", ".join([f"i32 {lane}" for lane in lanes]) if any(lanes) else ""
+        _INSTRUCTION.__init__(self, block, shape, "shufflevector", [first, second])
+        numbers = ", ".join([f"i32 {lane}" for lane in lanes])
+        self._mask = f"<{len(lanes)} x i32> " + (f"<{numbers}>" if any(lanes) else "zeroinitializer")
 
     def descr(self, buf: list[str]) -> None:
-        first, second = self.operands
-        mask = f"<{self._lanes}>" if self._lanes else "zeroinitializer"
-        operands = f"{first.type} {first.get_reference()}, {second.type} {second.get_reference()}"
-        buf.append(f"shufflevector {operands}, <{lanes_of(self.type)} x i32> {mask}\n")
+        texts = [f"{operand.type} {operand.get_reference()}" for operand in self.operands]
+        buf.append(f"shufflevector {', '.join(texts)}, {self._mask}\n")
 
 
 def shuffle(builder: Builder, first: Value, second: Value | None, lanes: Sequence[int]) -> Value:
