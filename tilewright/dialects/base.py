@@ -24,7 +24,7 @@ from xdsl.dialects.builtin import (
     TensorType,
     i1,
 )
-from xdsl.ir import Attribute, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Operation, OpResult, Region, SSAValue
 from xdsl.ir.affine import AffineMap
 from xdsl.utils.exceptions import VerifyException
 
@@ -89,7 +89,7 @@ _ARRAY_TYPE = "tilewright.array_type"
 
 def array_type(value: SSAValue | Attribute) -> ArrayType:
     """Shape and element type of a tensor value or type."""
-    attribute = value.type if isinstance(value, SSAValue) else value
+    attribute = value.type if type(value) is OpResult or isinstance(value, SSAValue) else value
     # Types never change, and this is asked very often: each keeps its answer.
     kept = vars(attribute)
     known: ArrayType | None = kept.get(_ARRAY_TYPE)

@@ -82,7 +82,7 @@ def _grow_epilogue(unit: Unit, block: Block, product: array.ArrayOp, members: se
     for op in order.ops[order.index[product] :]:
         if op in members or not isinstance(op, ELEMENTWISE) or len(epilogue) >= LARGEST_EPILOGUE:
             continue
-        if not any(isinstance(o.owner, Operation) and o.owner in core for o in op.operands):
+        if not any(o.owner in core for o in op.operands):
             continue
         subject = f"{describe([op])} at {where(op)}"
         if array_type(op.results[0]).shape != shape:
