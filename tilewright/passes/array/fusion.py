@@ -3,7 +3,7 @@ operations."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from xdsl.dialects.builtin import LocationAttr, StringAttr, UnknownLoc
@@ -87,15 +87,7 @@ class BlockOrder:
     def creates_cycle(self, members: set[Operation]) -> bool:
         """Whether a path leaves the set and comes back, so that the set cannot run as one step."""
         positions = [self.index[m] for m in members]
-        tainted: set[Operation | Block] = set()
-        for op in self.ops[min(positions) : max(positions) + 1]:
-            owners = self.owners(op)
-            if op in members:
-                if tainted and not tainted.isdisjoint(owners):
-                    return True
-            elif not (members.isdisjoint(owners) and tainted.isdisjoint(owners)):
-                tainted.add(op)
-        return False
+        return _comes_back(self.ops[min(positions) : max(positions) + 1], members, self.owners)
 
     def needs_itself(
         self, members: set[Operation], inline: set[Operation], groups: Mapping[Operation, Collection[Operation]]
@@ -120,6 +112,27 @@ class BlockOrder:
                 return True
             pending.extend(owners)
         return False
+
+
+def creates_cycle(members: set[Operation]) -> bool:
+    """Whether a path leaves a set of operations of a block and comes back. Only the block's operations between the
+    first and the last of the set are looked at."""
+    return _comes_back(_span(members), members, lambda op: [operand.owner for operand in _reads(op)])
+
+
+def _comes_back(
+    span: Sequence[Operation], members: set[Operation], owners_of: Callable[[Operation], list[Operation | Block]]
+) -> bool:
+    """Whether a path leaves a set, whose first and last operation begin and end a span, and comes back."""
+    tainted: set[Operation | Block] = set()
+    for op in span:
+        owners = owners_of(op)
+        if op in members:
+            if tainted and not tainted.isdisjoint(owners):
+                return True
+        elif not (members.isdisjoint(owners) and tainted.isdisjoint(owners)):
+            tainted.add(op)
+    return False
 
 
 def _reads(op: Operation) -> Sequence[SSAValue]:
