@@ -2,7 +2,7 @@
 another one has compiles only those that none has, in any process.
 
 The objects that a program adds are one entry, a pack, whose record states the offset, the size and the digest of each.
-What is read is compared with its digest: an object that is not what was put is compiled again.
+An object is compared with its digest when it is read: one that is not as it was put is compiled again.
 """
 
 from __future__ import annotations

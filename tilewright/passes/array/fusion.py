@@ -64,7 +64,7 @@ class BlockOrder:
         self._earliest = np.arange(len(self.ops))
 
     def owners(self, op: Operation) -> list[Operation | Block]:
-        """What computes the values that an operation reads."""
+        """The operations and blocks that the values come from which an operation reads."""
         found = self._owners.get(op)
         if found is None:
             found = self._owners[op] = [operand.owner for operand in _reads(op)]

@@ -146,13 +146,12 @@ def offset_pointer(builder: Builder, base: Value, elements: Value, itemsize: int
     return builder.gep(base, [multiply(builder, elements, itemsize)], source_etype=I8)
 
 
-def opaque(builder: Builder, value: Value) -> Value:
-    """The same pointer or number, of which LLVM does not know how it moves with a loop.
+def opaque(builder: Builder, pointer: Value) -> Value:
+    """A copy of a pointer of which LLVM does not know that it moves with a loop.
 
-    Its loop strength reduction takes time that grows with the square of the accesses of a loop and with the length of
-    what their addresses are computed from: those at constant distances from such a pointer are one to it, and such a
-    number has no more to it.
+    Its loop strength reduction takes time that grows with the square of the accesses of a loop, and weighs all of them:
+    those at constant distances from such a copy are one to it.
     """
-    frozen: Any = _INSTRUCTION(builder.block, value.type, "freeze", (value,))
+    frozen: Any = _INSTRUCTION(builder.block, POINTER, "freeze", (pointer,))
     builder._insert(frozen)  # llvmlite's builder has no method for it
     return frozen

@@ -171,7 +171,7 @@ class MicroKernel:
         return opaque(self.builder, offset_pointer(self.builder, operand.pointer, offset, self.dtype.itemsize))
 
     def _keep(self, columns: list[Value], panel: Value) -> None:
-        """Write one step of the depth to its place in the panel."""
+        """Write the columns of one step of the depth to the panel."""
         for vector, column in enumerate(columns):
             self.builder.store(column, self._at(panel, vector * self.lanes), align=self.dtype.itemsize)
 
