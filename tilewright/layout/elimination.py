@@ -170,8 +170,8 @@ class _Network:
         return _Eliminated(variable, kept, best)
 
     def _forget(self, variable: int, neighbours: Sequence[int], kept: Sequence[int]) -> None:
-        """Take an eliminated variable out of the neighbours of others. Neighbours that are kept become neighbours of each
-        other by the table that follows; the sets of others are made again."""
+        """Take an eliminated variable out of the neighbours of others. Neighbours that are kept become neighbours of
+        each other by the table that follows; the sets of others are made again."""
         del self._neighbours[variable]
         for other in neighbours:
             self._neighbours[other].discard(variable)
