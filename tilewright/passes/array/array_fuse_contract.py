@@ -116,6 +116,6 @@ def _later_users(product: Operation, core: set[Operation]) -> Iterator[Operation
         if not waiting:
             return
         op = op.next_op
-        if op in waiting:
+        if op is not None and op in waiting:
             waiting.discard(op)
             yield op

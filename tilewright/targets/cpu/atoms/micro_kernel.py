@@ -154,11 +154,6 @@ class MicroKernel:
             joined.append(phi)
         return joined
 
-    def _step_of(self, operand: Walk, index: Value) -> Value:
-        """The address of an operand at a step of the depth. All that a trip reads is at constant distances."""
-        offset = multiply(self.builder, index, operand.depth_stride)
-        return opaque(self.builder, offset_pointer(self.builder, operand.pointer, offset, self.dtype.itemsize))
-
     def _prefetch(self, ahead: Ahead, index: Value) -> None:
         """Ask the second-level cache for the next panel's lines that belong to the trip at `index`."""
         offset = self.builder.mul(index, ahead.step_bytes)
