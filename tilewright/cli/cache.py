@@ -25,7 +25,7 @@ For example:
 
 
 def list_entries(*, flags: Flags | None = None) -> Report:
-    """List the compiled programs and the constants that they share, the most recently used first.
+    """List the compiled programs, and the constants and kernels that they share, the most recently used first.
 
     For example:
 
@@ -38,7 +38,7 @@ def list_entries(*, flags: Flags | None = None) -> Report:
 
 
 def show_entry(key: str, /, *, flags: Flags | None = None) -> Report:
-    """Show one compiled program, its inputs, outputs and what it needs, or constants that programs share.
+    """Show one compiled program, its inputs, outputs and what it needs, or what programs share.
 
     For example:
 
@@ -51,10 +51,11 @@ def show_entry(key: str, /, *, flags: Flags | None = None) -> Report:
     """
     from tilewright.runtime.program import load
     from tilewright.runtime.shared_constants import CONSTANTS, SharedConstants
+    from tilewright.runtime.shared_objects import OBJECTS
 
     cache = _cache()
     entry = _find(cache, key)
-    if entry.record.get("target") == CONSTANTS:
+    if entry.record.get("target") in (CONSTANTS, OBJECTS):
         document = _document(entry)
         return Report(document, lambda console: show_pairs(console, document))
     manifest = load(entry.path, SharedConstants(cache).find).manifest

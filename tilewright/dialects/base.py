@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 from xdsl.dialects.builtin import (
@@ -23,7 +24,7 @@ from xdsl.dialects.builtin import (
     TensorType,
     i1,
 )
-from xdsl.ir import Attribute, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Operation, OpResult, Region, SSAValue
 from xdsl.ir.affine import AffineMap
 from xdsl.utils.exceptions import VerifyException
 
@@ -69,6 +70,7 @@ def dtype_of(attribute: Attribute) -> DType:
     return _DTYPE_OF[attribute]
 
 
+@lru_cache(maxsize=4096)
 def tensor(type: ArrayType, layout: str = "") -> TensorType[Any]:
     """The IR type; `layout` states where the elements are, once that is decided."""
     element = element_attribute(type.dtype)
@@ -82,12 +84,21 @@ def layout_text(value: SSAValue | Attribute) -> str:
     return encoding.data if isinstance(encoding, StringAttr) else ""
 
 
+_ARRAY_TYPE = "tilewright.array_type"
+
+
 def array_type(value: SSAValue | Attribute) -> ArrayType:
     """Shape and element type of a tensor value or type."""
-    attribute = value.type if isinstance(value, SSAValue) else value
-    if not isinstance(attribute, TensorType):
-        raise VerifyException(f"expected a tensor, got {attribute}")
-    return ArrayType(attribute.get_shape(), dtype_of(attribute.element_type))
+    attribute = value.type if type(value) is OpResult or isinstance(value, SSAValue) else value
+    # Types never change, and this is asked very often: each keeps its answer.
+    kept = vars(attribute)
+    known: ArrayType | None = kept.get(_ARRAY_TYPE)
+    if known is None:
+        if not isinstance(attribute, TensorType):
+            raise VerifyException(f"expected a tensor, got {attribute}")
+        known = ArrayType(attribute.get_shape(), dtype_of(attribute.element_type))
+        kept[_ARRAY_TYPE] = known
+    return known
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=SPECIFIERS)

@@ -19,9 +19,11 @@ checkers too (PEP 681).
 
 from __future__ import annotations
 
+from abc import ABCMeta
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 from xdsl.dialects.builtin import (
@@ -39,7 +41,7 @@ from xdsl.dialects.builtin import (
     i32,
     i64,
 )
-from xdsl.ir import Attribute, OpResult, Region, SSAValue
+from xdsl.ir import Attribute, Operation, OpOperands, OpResult, Region, SSAValue
 from xdsl.ir.affine import AffineMap
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -55,6 +57,7 @@ from xdsl.irdl import (
     var_operand_def,
     var_result_def,
 )
+from xdsl.irdl.operations import BeforeVariadicSingleAccessor, UniqueVariadicAccessor
 
 # What attributes of operations are in Python; `Attribute` where an operation keeps one as it is.
 Plain = bool | int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | AffineMap | Attribute
@@ -221,11 +224,42 @@ class Signature:
     has_segments: bool = False
 
 
-class FieldsOp(IRDLOperation):
+class OperationType(ABCMeta):
+    """The type of the classes of operations.
+
+    They have no virtual subclasses, which `ABCMeta` would look for in each `isinstance`, at three times the time.
+    """
+
+    __instancecheck__ = type.__instancecheck__
+
+
+_OBJECT: Any = object
+_VIEW = "tilewright.operands"
+
+
+class FieldsOp(IRDLOperation, metaclass=OperationType):
     """An operation that `operation` defines."""
 
     SIGNATURE: ClassVar[Signature] = Signature()
+    # Identity, as xDSL has it; these take no call of Python.
+    __eq__ = _OBJECT.__eq__
+    __hash__ = _OBJECT.__hash__
 
+    @property
+    def operands(self) -> OpOperands:
+        """The view of the operands: one for all who ask, of whom there are very many."""
+        kept = vars(self)
+        view: OpOperands | None = kept.get(_VIEW)
+        if view is None:
+            view = kept[_VIEW] = OpOperands(self)
+        return view
+
+    @operands.setter
+    def operands(self, new: Sequence[SSAValue]) -> None:
+        _set_operands(self, new)
+
+
+_set_operands: Callable[[Operation, Sequence[SSAValue]], None] = cast("Any", Operation.operands).fset
 
 Op = TypeVar("Op", bound=type[FieldsOp])
 
@@ -244,6 +278,8 @@ def operation(cls: Op) -> Op:
     for name, (codec, default) in attributes.items():
         setattr(made, name, _accessor(name, codec, default))
     definition = made.get_irdl_definition()
+    _read_directly(made, [name for name, _ in definition.operands], _operands)
+    _read_directly(made, [name for name, _ in definition.results], attrgetter("results"))
     signature = Signature(
         tuple((name, isinstance(operand, VarOperandDef)) for name, operand in definition.operands),
         tuple((name, isinstance(result, VarResultDef)) for name, result in definition.results),
@@ -253,6 +289,33 @@ def operation(cls: Op) -> Op:
     )
     made.SIGNATURE = signature
     return made
+
+
+_operands: Callable[[Operation], tuple[Any, ...]] = attrgetter("_operands")
+
+
+def _read_directly(cls: type[FieldsOp], names: Sequence[str], all_of: Callable[[Operation], tuple[Any, ...]]) -> None:
+    """Accessors of operands or results whose positions are known: xDSL's look at the definition each time."""
+    for index, name in enumerate(names):
+        theirs = vars(cls).get(name)
+        if isinstance(theirs, BeforeVariadicSingleAccessor):
+            setattr(cls, name, property(_entry_reader(all_of, index)))
+        elif isinstance(theirs, UniqueVariadicAccessor):
+            setattr(cls, name, property(_entries_reader(all_of, index, len(names) - 1 - index)))
+
+
+# Of xDSL's tuples of values, which have a slower one of Python.
+_entry: Callable[[tuple[Any, ...], int], Any] = cast("Any", tuple).__getitem__
+
+
+def _entry_reader(all_of: Callable[[Operation], tuple[Any, ...]], index: int) -> Callable[[Operation], Any]:
+    return lambda op: _entry(all_of(op), index)
+
+
+def _entries_reader(
+    all_of: Callable[[Operation], tuple[Any, ...]], first: int, after: int
+) -> Callable[[Operation], Any]:
+    return lambda op: (entries := all_of(op))[first : len(entries) - after]
 
 
 def _codec(annotation: str) -> Codec:

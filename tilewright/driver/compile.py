@@ -22,7 +22,7 @@ from tilewright.errors import (
 )
 from tilewright.frontend.trace import Graph, digest
 from tilewright.options import current, options
-from tilewright.runtime.cache import CompileCache, default_cache
+from tilewright.runtime.cache import CompileCache, unwatched_cache
 from tilewright.runtime.cpu.features import default_threads
 from tilewright.runtime.garbage import no_collections
 from tilewright.runtime.program import AnyProgram, load
@@ -34,9 +34,6 @@ from tilewright.targets.base import Executable, KernelTime, LinkedExecutable, Te
 if TYPE_CHECKING:
     from tilewright.cost.program import ProgramCost
     from tilewright.passes.base import Unit
-
-_COMPILING_LEVEL = 3
-"""The lowest level of the `debug` ladder that shows what happens while a program is compiled."""
 
 Donations = Sequence[tuple[int, int]]
 Constants = Mapping[str, Tensor]
@@ -184,10 +181,8 @@ class CompiledGraph(LinkedExecutable):
 
     def _obtain(self) -> AnyProgram | None:
         """The program; None where it is built and is linked when it is wanted, which may be never on this machine."""
-        cache = default_cache()
-        # Whoever wants to see the program being compiled must not be given one that is.
-        is_watched = current().debug >= _COMPILING_LEVEL or current().dump_dir is not None
-        if cache is None or is_watched:
+        cache = unwatched_cache()
+        if cache is None:
             return self._timed(self._build)
         compiler = COMPILER.digest(cache.home)
         if compiler is None:

@@ -105,6 +105,7 @@ class _Network:
         self.sizes = sizes
         self.constant = 0.0
         self.tables_of: dict[int, dict[int, Table]] = {}
+        self._neighbours: dict[int, set[int]] = {}
         self._made = 0
         for table in tables:
             self._add(table)
@@ -121,15 +122,17 @@ class _Network:
             return
         for variable in table.variables:
             self.tables_of.setdefault(variable, {})[self._made] = table
+            near = self._neighbours.setdefault(variable, set())
+            near.update(table.variables)
+            near.discard(variable)
         self._made += 1
 
     def neighbours(self, variable: int) -> tuple[int, ...]:
-        found = {v for table in self.tables_of[variable].values() for v in table.variables}
-        return tuple(sorted(found - {variable}))
+        return tuple(sorted(self._neighbours[variable]))
 
     def table_size(self, variable: int) -> int:
         """Entries of the table that eliminating the variable looks at."""
-        return self.sizes[variable] * prod(self.sizes[n] for n in self.neighbours(variable))
+        return self.sizes[variable] * prod([self.sizes[n] for n in self._neighbours[variable]])
 
     def next_variable(self) -> int | None:
         """The variable with the smallest table; the queue holds old sizes of some, which only ever were too small or
@@ -149,12 +152,13 @@ class _Network:
         """Replace the variable's tables by one over its neighbours."""
         neighbours = self.neighbours(variable)
         taken = self.tables_of.pop(variable)
+        # Arrays have only so many axes: where there are more neighbours, most have one value, and are left out.
+        kept = neighbours if len(neighbours) < _MOST_AXES else tuple(n for n in neighbours if self.sizes[n] > 1)
         for key, table in taken.items():
             for other in table.variables:
                 if other != variable:
                     del self.tables_of[other][key]
-        # Arrays have only so many axes: where there are more neighbours, most have one value, and are left out.
-        kept = neighbours if len(neighbours) < _MOST_AXES else tuple(n for n in neighbours if self.sizes[n] > 1)
+        self._forget(variable, neighbours, kept)
         axes = (variable, *kept)
         total: Array = np.zeros([self.sizes[v] for v in axes])
         for table in taken.values():
@@ -165,16 +169,33 @@ class _Network:
             heapq.heappush(self._queue, (self.table_size(other), other))
         return _Eliminated(variable, kept, best)
 
+    def _forget(self, variable: int, neighbours: Sequence[int], kept: Sequence[int]) -> None:
+        """Take an eliminated variable out of the neighbours of others. Neighbours that are kept become neighbours of
+        each other by the table that follows; the sets of others are made again."""
+        del self._neighbours[variable]
+        for other in neighbours:
+            self._neighbours[other].discard(variable)
+        if len(kept) < len(neighbours):
+            for other in neighbours:
+                near = {v for table in self.tables_of[other].values() for v in table.variables}
+                self._neighbours[other] = near - {other}
+
     def remaining(self) -> list[Table]:
         found = {key: table for tables in self.tables_of.values() for key, table in tables.items()}
         return [found[key] for key in sorted(found)]
 
 
 def _spread(table: Table, axes: Sequence[int]) -> Array:
-    """The costs with one axis per entry of `axes`, of size 1 where the table has none."""
-    order = sorted(range(len(table.variables)), key=lambda k: axes.index(table.variables[k]))
-    sizes = dict(zip(table.variables, table.costs.shape, strict=True))
-    return table.costs.transpose(order).reshape([sizes.get(v, 1) for v in axes])
+    """The costs with one axis per entry of `axes`, of size 1 where the table has none; all but the first rise."""
+    costs, variables = table.costs, table.variables
+    if len(variables) > 1 and variables[0] != axes[0] and axes[0] in variables:
+        first = variables.index(axes[0])
+        order = (first, *(k for k in range(len(variables)) if k != first))
+        costs, variables = costs.transpose(order), tuple(variables[k] for k in order)
+    if len(variables) == len(axes):
+        return costs
+    sizes = dict(zip(variables, costs.shape, strict=True))
+    return costs.reshape([sizes.get(v, 1) for v in axes])
 
 
 def _among(table: Table, axes: Container[int]) -> Table:

@@ -282,6 +282,8 @@ def _straddles(digits: Sequence[Iter], inner: int) -> LayoutError:
 
 
 def _checked_extent(extent: object) -> Size:
+    if type(extent) is int and extent > 0:
+        return extent
     if not is_size(extent):
         raise LayoutError(f"the extent of a digit is an int or a Dim, not {extent!r}", help="use a size such as 8")
     result = normal(extent)
@@ -291,7 +293,7 @@ def _checked_extent(extent: object) -> Size:
 
 
 def _check_stride(stride: object) -> None:
-    if not is_integer(stride):
+    if type(stride) is not int and not is_integer(stride):
         raise LayoutError(f"the stride of a digit is an int, not {stride!r}", help="strides are static")
 
 

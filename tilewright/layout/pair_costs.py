@@ -29,6 +29,7 @@ class PairCosts:
 
     Attributes:
         costs: what is known, one row per value of the first domain.
+        is_open: whether pairs are left that are not settled.
     """
 
     def __init__(self, cost: PairCost, firsts: tuple[Hashable, ...], seconds: tuple[Hashable, ...]) -> None:
@@ -42,12 +43,14 @@ class PairCosts:
         else:
             rows = [[_seconds(cost(a, b)) for b in seconds] for a in firsts]
             self.costs = np.array(rows, np.float64).reshape(size)
+        self.is_open = not self._settled.all()
 
     def settle(self, row: int, column: int) -> bool:
         """Find out what a pair costs; whether that is more than was known."""
         if self._settled[row, column]:
             return False
         self._settled[row, column] = True
+        self.is_open = not self._settled.all()
         known = self.costs[row, column]
         self.costs[row, column] = _seconds(self._cost(self._firsts[row], self._seconds[column]))
         return bool(self.costs[row, column] != known)

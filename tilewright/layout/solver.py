@@ -384,10 +384,10 @@ class _Network:
             id(part.costs)
             for (first, second), parts in self._parts.items()
             for part in parts
-            if part.settle(chosen[first], chosen[second])
+            if part.costs.is_open and part.settle(chosen[first], chosen[second])
         }
-        for pair, parts in self._parts.items():
-            if changed and any(id(part.costs) in changed for part in parts):
+        for pair, parts in self._parts.items() if changed else ():
+            if any(id(part.costs) in changed for part in parts):
                 self.between[pair] = sum((part.table() for part in parts[1:]), start=parts[0].table())
         return bool(changed)
 

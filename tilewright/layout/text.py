@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from tilewright.errors import LayoutError
@@ -55,6 +56,7 @@ def format_layout(layout: Layout) -> str:
     return text
 
 
+@lru_cache(maxsize=4096)
 def parse_layout(text: str) -> Layout:
     """The layout written in `text`.
 

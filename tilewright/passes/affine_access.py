@@ -50,11 +50,11 @@ class Form:
 
 def linear_form(expression: AffineExpr, at: Indices) -> Form | None:
     """The coordinate as a linear form, or None when it divides or takes remainders."""
-    if isinstance(expression, AffineConstantExpr):
+    if type(expression) is AffineConstantExpr:
         return Form(expression.value, (), ())
-    if isinstance(expression, AffineSymExpr):
+    if type(expression) is AffineSymExpr:
         return Form(0, (), ((expression.position, 1),))
-    if isinstance(expression, AffineDimExpr):
+    if type(expression) is AffineDimExpr:
         index = at[expression.position]
         dims = ((index.dim, index.stride),) if index.dim is not None else ()
         return Form(index.offset, dims, ())

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 _ALWAYS_HASHED_BYTES = 2**20
 _USE_RESOLUTION_S = 600.0
 _ORPHAN_AGE_S = 3600.0
+# The lowest level of the `debug` ladder that shows what happens while a program is compiled.
+_COMPILING_LEVEL = 3
 
 
 @dataclass(frozen=True)
@@ -320,6 +322,13 @@ def default_cache() -> CompileCache | None:
     """The cache that the options ask for; None when they switch it off."""
     options = current()
     return _shared_cache(default_directory(), options.cache_limit_bytes) if options.cache else None
+
+
+def unwatched_cache() -> CompileCache | None:
+    """The cache that the options ask for; None where they show what happens while a program is compiled: whoever wants
+    to see that must not be given what was compiled before."""
+    is_watched = current().debug >= _COMPILING_LEVEL or current().dump_dir is not None
+    return None if is_watched else default_cache()
 
 
 @functools.lru_cache(maxsize=8)

@@ -86,10 +86,10 @@ class ToolProcess:
     def __init__(self, script: str, *, with_site: bool = False) -> None:
         if "python" not in os.path.basename(sys.executable or ""):
             raise FileNotFoundError("there is no Python interpreter to start")
-        run = f"exec(compile({_text_of(__file__)!r}, {__file__!r}, 'exec'), {{'__name__': '__main__'}})"
+        run = f"exec(compile({text_of(__file__)!r}, {__file__!r}, 'exec'), {{'__name__': '__main__'}})"
         code = f"import sys; sys.path[:] = {sys.path!r}; {run}"
         self._process = subprocess.Popen(
-            [sys.executable, *([] if with_site else ["-S"]), "-E", "-c", code, script, _text_of(script)],
+            [sys.executable, *([] if with_site else ["-S"]), "-E", "-c", code, script, text_of(script)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -237,7 +237,7 @@ def _forget_all() -> None:
         pool.forget()
 
 
-def _text_of(path: str) -> str:
+def text_of(path: str) -> str:
     """The text of a file in this folder, which may be inside an archive.
 
     Raises:

@@ -43,6 +43,7 @@ After:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -57,8 +58,8 @@ from tilewright.dialects.walks import producers_first
 from tilewright.passes.array.attention_masks import depends_on_positions
 from tilewright.passes.array.fusion import (
     ELEMENTWISE,
-    BlockOrder,
     absorb_transpose,
+    creates_cycle,
     inline_closure,
     is_inline,
     make_group,
@@ -110,7 +111,7 @@ def _try(unit: Unit, block: Block, product: array.ContractOp) -> None:
         reason = "the scores are also read at other coordinates"
         unit.remarks.append(Remark("array-fuse-attention", subject, "not fused", reason))
         return
-    if BlockOrder(block).creates_cycle(inside):
+    if creates_cycle(inside):
         unit.remarks.append(Remark("array-fuse-attention", subject, "not fused", "an input depends on an inner value"))
         return
     absorb_transpose(block, inside, parts.quotient)
@@ -304,19 +305,35 @@ def _plain_product(op: array.ContractOp, rank: int) -> bool:
 def _score_operations(scores: SSAValue) -> tuple[array.ContractOp, set[Operation]] | None:
     """The matmul that feeds the scores and the elementwise operations between, all of one shape."""
     shape = array_type(scores).shape
-    order = list(producers_first([scores], partial(_scored_operands, shape)))
-    products = {v.owner: None for v in order if isinstance(v.owner, array.ContractOp) and array_type(v).shape == shape}
-    if len(products) != 1:
+    first = _only_product(scores, shape)
+    if first is None:
         return None
-    (first,) = products
     between: set[Operation] = set()
-    for value in order:
+    for value in producers_first([scores], partial(_scored_operands, shape)):
         op = value.owner
         if not isinstance(op, ELEMENTWISE) or array_type(value).shape != shape:
             continue
         if any(operand.owner is first or operand.owner in between for operand in op.operands):
             between.add(op)
     return (first, between) if len(between) <= MOST_SCORE_OPERATIONS else None
+
+
+def _only_product(scores: SSAValue, shape: tuple[int, ...]) -> array.ContractOp | None:
+    """The one matmul of a shape that feeds the scores; None where there are others. The nearest are found first: a
+    residual stream has one in each layer."""
+    found: array.ContractOp | None = None
+    pending, seen = deque([scores]), {scores}
+    while pending:
+        value = pending.popleft()
+        op = value.owner
+        if isinstance(op, array.ContractOp) and array_type(value).shape == shape:
+            if found is not None and found is not op:
+                return None
+            found = op
+        following = [operand for operand in _scored_operands(shape, value) if operand not in seen]
+        seen.update(following)
+        pending.extend(dict.fromkeys(following))
+    return found
 
 
 def _scored_operands(shape: tuple[int, ...], value: SSAValue) -> Sequence[SSAValue]:

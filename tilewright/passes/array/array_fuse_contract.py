@@ -27,6 +27,7 @@ After:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -36,8 +37,8 @@ from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.passes.array.fusion import (
     ELEMENTWISE,
-    BlockOrder,
     absorb_transpose,
+    creates_cycle,
     describe,
     inline_closure,
     make_group,
@@ -78,11 +79,8 @@ def _grow_epilogue(unit: Unit, block: Block, product: array.ArrayOp, members: se
     shape = array_type(product.results[0]).shape
     epilogue: list[Operation] = []
     core: set[Operation] = {product}
-    order = BlockOrder(block)
-    for op in order.ops[order.index[product] :]:
+    for op in _later_users(product, core):
         if op in members or not isinstance(op, ELEMENTWISE) or len(epilogue) >= LARGEST_EPILOGUE:
-            continue
-        if not any(isinstance(o.owner, Operation) and o.owner in core for o in op.operands):
             continue
         subject = f"{describe([op])} at {where(op)}"
         if array_type(op.results[0]).shape != shape:
@@ -94,7 +92,7 @@ def _grow_epilogue(unit: Unit, block: Block, product: array.ArrayOp, members: se
             unit.remarks.append(Remark("array-fuse-contract", subject, "not in epilogue", reason))
             continue
         wider = members | {op, *views}
-        if order.creates_cycle(wider):
+        if creates_cycle(wider):
             reason = "another operand depends on the matmul too"
             unit.remarks.append(Remark("array-fuse-contract", subject, "not in epilogue", reason))
             continue
@@ -102,3 +100,22 @@ def _grow_epilogue(unit: Unit, block: Block, product: array.ArrayOp, members: se
         core.add(op)
         epilogue.append(op)
     return epilogue
+
+
+def _later_users(product: Operation, core: set[Operation]) -> Iterator[Operation]:
+    """Users of the operations of a set in program order, those of operations that are added on the way as well. The
+    walk ends with the last user: blocks are long."""
+    block = product.parent_block()
+    asked: set[Operation] = set()
+    waiting: set[Operation] = set()
+    op: Operation | None = product
+    while op is not None:
+        for added in core - asked:
+            waiting.update(user for r in added.results for user in users(r) if user.parent_block() is block)
+        asked |= core
+        if not waiting:
+            return
+        op = op.next_op
+        if op is not None and op in waiting:
+            waiting.discard(op)
+            yield op

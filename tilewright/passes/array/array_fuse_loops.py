@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from xdsl.ir import Block, Operation, SSAValue
@@ -85,7 +85,10 @@ class ArrayFuseLoopsPass:
 
 @dataclass(eq=False)
 class _Group:
-    ops: set[Operation] = field(default_factory=set)
+    """Operations that are computed together, and the inline operations that lead to what they read."""
+
+    ops: set[Operation]
+    inline: set[Operation]
 
     def reduces(self) -> list[array.ReduceOp]:
         return [op for op in self.ops if isinstance(op, array.ReduceOp)]
@@ -110,14 +113,14 @@ def _fuse_block(unit: Unit, block: Block) -> None:
     for op in order.ops:
         if not loops(op):
             continue
-        group = _Group({op})
+        group = _Group({op}, set(inline_closure(op.operands, block)))
         group_of[op], members_of[op] = group, group.ops
         for producer in _producers(op):
             other = group_of.get(producer)
             if other is None or other is group_of[op]:
                 continue
             own = group_of[op]
-            continues = own.ops == {op} and _continues(order, op, other, windows)
+            continues = own.ops == {op} and _continues(order, op, own.inline, other, windows)
             reason = None if continues else _refusal(order, own, other, members_of, planner)
             subject = f"{describe([producer])} into {describe([op])} at {where(op)}"
             unit.remarks.append(
@@ -127,6 +130,7 @@ def _fuse_block(unit: Unit, block: Block) -> None:
                 # The smaller one joins the larger one.
                 merged, joining = (other, own) if len(other.ops) >= len(own.ops) else (own, other)
                 merged.ops |= joining.ops
+                merged.inline |= joining.inline
                 for member in joining.ops:
                     group_of[member], members_of[member] = merged, merged.ops
                 order.note_group(merged.ops)
@@ -207,7 +211,9 @@ def _producers(op: Operation) -> list[Operation]:
     return list(found)
 
 
-def _continues(order: BlockOrder, op: Operation, producer: _Group, most_windows: int | None) -> bool:
+def _continues(
+    order: BlockOrder, op: Operation, inline_of_op: set[Operation], producer: _Group, most_windows: int | None
+) -> bool:
     """Whether an operation plainly continues a group, so that nothing needs to be proven of what they make together:
     all operations work element by element on one shape, and all that this one reads is theirs or there before them."""
     members = producer.ops | {op}
@@ -223,7 +229,7 @@ def _continues(order: BlockOrder, op: Operation, producer: _Group, most_windows:
         is_there = isinstance(owner, Block | array.ConstantOp) or owner.parent_block() is not order.block
         if not is_there and owner not in inline:
             return False
-    every = members | set(inline_closure((o for member in members for o in member.operands), order.block))
+    every = members | producer.inline | inline_of_op
     return _too_many(members, every, _roots(order, members, every), most_windows) is None
 
 
@@ -265,13 +271,14 @@ def _refusal(
     merged = consumer.ops | producer.ops
     if len(merged) > LARGEST_GROUP:
         return f"the group would have more than {LARGEST_GROUP} operations"
-    every = merged | set(inline_closure((o for op in merged for o in op.operands), order.block))
+    every = merged | consumer.inline | producer.inline
     roots = _roots(order, merged, every)
     too_many = _too_many(merged, every, roots, planner.most_windows)
     if too_many:
         return too_many
     space, problem = _space(merged, roots)
-    problem = problem or _recomputes(merged, roots, space, planner.shuffles_lanes)
+    if not problem and not _reaches_each_once(merged, every, space):
+        problem = _recomputes(merged, roots, space, planner.shuffles_lanes)
     if problem:
         return problem
     leaves = order.creates_cycle(every) or order.needs_itself(merged, every - merged, groups)
@@ -326,6 +333,14 @@ def _space(ops_: Iterable[Operation], roots: Iterable[Operation]) -> tuple[_Spac
     if space.parts is not None and any(array_type(op.results[0]).shape != space.row_shape for op in roots):
         return _Space(()), "a reduction in parts stores nothing but its parts"
     return space, None
+
+
+def _reaches_each_once(merged: set[Operation], every: set[Operation], space: _Space) -> bool:
+    """Whether operations work element by element on one shape and none reads another by an index map, so that nothing
+    needs to be pulled to see that each is computed once."""
+    if not all(isinstance(op, ELEMENTWISE) and array_type(op.results[0]).shape == space.shape for op in merged):
+        return False
+    return all(operand.owner not in merged for op in every if op not in merged for operand in op.operands)
 
 
 def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space, permutes_gathers: bool) -> str | None:
@@ -400,7 +415,10 @@ def _cheap(op: Operation) -> bool:
 
 def _operand_coordinates(op: Operation, at: tuple[Any, ...]) -> Iterable[tuple[SSAValue, tuple[Any, ...]]]:
     """Symbolic counterpart of the tile builder's rules."""
-    if isinstance(op, array.ReduceOp):
+    if isinstance(op, ELEMENTWISE):
+        for operand in op.operands:
+            yield operand, at
+    elif isinstance(op, array.ReduceOp):
         shape, axes = array_type(op.operands[0]).shape, op.axes
         rest = iter(at if op.part is None else at[1:])
         yield op.operands[0], tuple(d if d in axes else next(rest) for d in range(len(shape)))

@@ -3,7 +3,7 @@ operations."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from xdsl.dialects.builtin import LocationAttr, StringAttr, UnknownLoc
@@ -15,12 +15,13 @@ from tilewright.dialects.rewriting import in_block
 from tilewright.dialects.walks import producers_first
 
 INDEX_MAPS = (array.BroadcastOp, array.TransposeOp, array.SliceOp, array.ReverseOp, array.UnfoldOp)
+_INLINE = frozenset((array.IotaOp, *INDEX_MAPS))
 ELEMENTWISE = (array.MapOp, array.CastOp, array.BitcastOp)
 
 
 def is_unit_reshape(op: Operation) -> bool:
     """A reshape that only adds or drops dimensions of size 1."""
-    if not isinstance(op, array.ReshapeOp):
+    if type(op) is not array.ReshapeOp:
         return False
     source, result = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
     return [n for n in source if n != 1] == [n for n in result if n != 1]
@@ -32,7 +33,7 @@ def is_splat(op: Operation) -> bool:
 
 def is_inline(op: Operation) -> bool:
     """Operations that cost nothing where they are used: splats, iota and index maps. Every user gets its own copy."""
-    return is_splat(op) or isinstance(op, (array.IotaOp, *INDEX_MAPS)) or is_unit_reshape(op)
+    return type(op) in _INLINE or is_splat(op) or is_unit_reshape(op)
 
 
 def inline_closure(values: Iterable[SSAValue], block: Block) -> list[Operation]:
@@ -58,8 +59,16 @@ class BlockOrder:
         self.block = block
         self.ops = list(block.ops)
         self.index = {op: i for i, op in enumerate(self.ops)}
+        self._owners: dict[Operation, list[Operation | Block]] = {}
         # For each position the first operation of a group that goes on there, which ties it to what stands before it.
         self._earliest = np.arange(len(self.ops))
+
+    def owners(self, op: Operation) -> list[Operation | Block]:
+        """The operations and blocks that the values come from which an operation reads."""
+        found = self._owners.get(op)
+        if found is None:
+            found = self._owners[op] = [operand.owner for operand in _reads(op)]
+        return found
 
     def note_group(self, members: Collection[Operation]) -> None:
         """Take note that operations will be computed as a whole."""
@@ -78,15 +87,7 @@ class BlockOrder:
     def creates_cycle(self, members: set[Operation]) -> bool:
         """Whether a path leaves the set and comes back, so that the set cannot run as one step."""
         positions = [self.index[m] for m in members]
-        tainted: set[Operation] = set()
-        for op in self.ops[min(positions) : max(positions) + 1]:
-            owners = [o.owner for o in _reads(op)]
-            if op in members:
-                if any(owner in tainted for owner in owners):
-                    return True
-            elif any(owner in tainted or owner in members for owner in owners):
-                tainted.add(op)
-        return False
+        return _comes_back(self.ops[min(positions) : max(positions) + 1], members, self.owners)
 
     def needs_itself(
         self, members: set[Operation], inline: set[Operation], groups: Mapping[Operation, Collection[Operation]]
@@ -95,7 +96,7 @@ class BlockOrder:
         the `groups`, all of them noted, being computed as a whole."""
         own = members | inline
         first = self._first_tied(min(self.index[m] for m in own))
-        pending = [o.owner for m in own for o in _reads(m) if o.owner not in own]
+        pending = [owner for m in own for owner in self.owners(m) if owner not in own]
         seen: set[object] = set()
         while pending:
             owner = pending.pop()
@@ -106,11 +107,32 @@ class BlockOrder:
             # Before this, nothing needs anything of the set.
             if all(self.index.get(op, -1) < first for op in step):
                 continue
-            owners = [o.owner for op in step for o in _reads(op)]
+            owners = [owner for op in step for owner in self.owners(op)]
             if any(w in members for w in owners):
                 return True
             pending.extend(owners)
         return False
+
+
+def creates_cycle(members: set[Operation]) -> bool:
+    """Whether a path leaves a set of operations of a block and comes back. Only the block's operations between the
+    first and the last of the set are looked at."""
+    return _comes_back(_span(members), members, lambda op: [operand.owner for operand in _reads(op)])
+
+
+def _comes_back(
+    span: Sequence[Operation], members: set[Operation], owners_of: Callable[[Operation], list[Operation | Block]]
+) -> bool:
+    """Whether a path leaves a set, whose first and last operation begin and end a span, and comes back."""
+    tainted: set[Operation | Block] = set()
+    for op in span:
+        owners = owners_of(op)
+        if op in members:
+            if tainted and not tainted.isdisjoint(owners):
+                return True
+        elif not (members.isdisjoint(owners) and tainted.isdisjoint(owners)):
+            tainted.add(op)
+    return False
 
 
 def _reads(op: Operation) -> Sequence[SSAValue]:

@@ -107,7 +107,7 @@ class TileBuilder(TileEmitter):
 def locate(first: Operation | None, location: LocationAttr) -> None:
     """Give the user's line to an operation and those after it, where they have none."""
     while first is not None:
-        if isinstance(first.location, UnknownLoc):
+        if type(first.location) is UnknownLoc:
             first.location = location
         first = first.next_op
 

@@ -30,7 +30,7 @@ from tilewright.errors import LayoutError
 from tilewright.layout import Dim, Layout, Size, ceil_divide, known_multiple, strided
 from tilewright.layout.dims import multiply
 from tilewright.machines.machine import Machine
-from tilewright.passes.affine_access import Index, linear_form
+from tilewright.passes.affine_access import Form, Index, linear_form
 
 ANYWHERE = 1 << 62
 # Elements between neighbours of which nothing is known: no two are in one line of a memory.
@@ -46,39 +46,63 @@ def transferred(op: tile.LoadOp | tile.StoreOp) -> SSAValue:
 def window_of(op: tile.LoadOp | tile.StoreOp) -> Layout:
     """The tile's place in memory: a stride for each of its dims, and the start as the offset. Dims along which the
     elements are anywhere, as in a gather, step from line to line."""
-    ref = op.source if isinstance(op, tile.LoadOp) else op.destination
-    shape, extents = array_type(transferred(op)).shape, tile.ref_type(ref).shape
+    shape = array_type(transferred(op)).shape
+    strides, forms = _strides(op)
     symbols = [_values_of(symbol, f"s{position}") for position, symbol in enumerate(op.symbols)]
-    strides = [0] * len(shape)
+    constant = 0
+    factors: dict[int, int] = {}
     start: Size = 0
-    step = 1
-    for size, expression in zip(reversed(extents), reversed(op.map.results), strict=True):
-        form = linear_form(expression, tuple(Index(n) for n in range(len(shape))))
-        for dim in range(len(shape)):
-            strides[dim] += step * (form.coefficient(dim) if form is not None else 0)
-        start = start + multiply(start_of(expression, symbols), step)
-        step *= max(1, size)  # of an empty array nothing is loaded, but its tiles have their shape
-    far = FAR
-    for dim in sorted(_scattered(op, len(shape))):
-        strides[dim] += far
-        far *= shape[dim]
-    return replace(strided(shape, strides), offset=(("mem", start),))
+    for step, expression, form in forms:
+        if form is None:
+            start = start + multiply(start_of(expression, symbols), step)
+            continue
+        constant += step * form.constant
+        for position, coefficient in form.symbols:
+            factors[position] = factors.get(position, 0) + step * coefficient
+    for position, factor in factors.items():
+        start = start + multiply(symbols[position], factor)
+    return replace(strided(shape, strides), offset=(("mem", start + constant),))
 
 
 def fastest_dim(op: tile.LoadOp | tile.StoreOp) -> int:
     """The dim of the tile along which elements are nearest to each other in memory; 0 of a scalar."""
-    shard = window_of(op).shard
-    steps = [min((abs(d.stride) for d in digits if d.stride), default=1 << 60) for digits in shard]
+    shape = array_type(transferred(op)).shape
+    strides, _ = _strides(op)
+    steps = [abs(s) if s and size not in (0, 1) else 1 << 60 for s, size in zip(strides, shape, strict=True)]
     return steps.index(min(steps)) if steps else 0
 
 
-def _scattered(op: tile.LoadOp | tile.StoreOp, rank: int) -> set[int]:
+def _strides(op: tile.LoadOp | tile.StoreOp) -> tuple[list[int], list[tuple[int, AffineExpr, Form | None]]]:
+    """Elements in memory between neighbours along each dim of the tile; for each dim of the array the elements between
+    its neighbours, the coordinate, and its linear form, if it has one."""
+    ref = op.source if isinstance(op, tile.LoadOp) else op.destination
+    shape, extents = array_type(transferred(op)).shape, tile.ref_type(ref).shape
+    at = tuple(Index(n) for n in range(len(shape)))
+    strides = [0] * len(shape)
+    forms: list[tuple[int, AffineExpr, Form | None]] = []
+    step = 1
+    for size, expression in zip(reversed(extents), reversed(op.map.results), strict=True):
+        form = linear_form(expression, at)
+        forms.append((step, expression, form))
+        for dim, coefficient in form.dims if form is not None else ():
+            strides[dim] += step * coefficient
+        step *= max(1, size)  # of an empty array nothing is loaded, but its tiles have their shape
+    far = FAR
+    for dim in sorted(_scattered(op, [form for *_, form in reversed(forms)])):
+        strides[dim] += far
+        far *= shape[dim]
+    return strides, forms
+
+
+def _scattered(op: tile.LoadOp | tile.StoreOp, forms: Sequence[Form | None]) -> set[int]:
     """The dims along which a coordinate is taken from a tile of indices, or is not linear."""
     found: set[int] = set()
-    for expression in op.map.results:
-        is_linear = linear_form(expression, tuple(Index(n) for n in range(rank))) is not None
+    rank = len(array_type(transferred(op)).shape)
+    if None not in forms and not any(isinstance(symbol.type, TensorType) for symbol in op.symbols):
+        return found
+    for expression, form in zip(op.map.results, forms, strict=True):
         for part in expression.dfs():
-            if isinstance(part, AffineDimExpr) and not is_linear:
+            if isinstance(part, AffineDimExpr) and form is None:
                 found.add(part.position)
             elif isinstance(part, AffineSymExpr):
                 found.update(_lane_dims(op.symbols[part.position], rank))

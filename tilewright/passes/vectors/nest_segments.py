@@ -207,10 +207,10 @@ class Segment:
         pending, seen = [value], set[SSAValue]()
         while pending:
             current = pending.pop()
-            if current in seen or current in self.places.buffers or not isinstance(current.owner, Operation):
+            op = current.owner
+            if current in seen or current in self.places.buffers or isinstance(op, Block):
                 continue
             seen.add(current)
-            op = current.owner
             if isinstance(op, tile.MapOp):
                 if ops.FUNCTIONS[op.fn].cost in (ops.DIVIDE, ops.TRANSCENDENTAL):
                     return True

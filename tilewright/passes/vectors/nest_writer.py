@@ -156,9 +156,12 @@ class NestWriter:
         self.values[op.results[0]] = chosen
 
 
+_PLACES = frozenset((tile.RefType, IndexType))
+
+
 def is_place(value: SSAValue) -> bool:
     """Refs and index scalars, as opposed to tiles."""
-    return isinstance(value.type, tile.RefType | IndexType)
+    return type(value.type) in _PLACES
 
 
 def _is_read_from_buffers(op: Operation) -> bool:

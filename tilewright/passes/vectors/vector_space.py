@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from tilewright.cost.tiles import even_split
@@ -37,17 +38,11 @@ class VectorSpace:
     def accepts(self, type: ArrayType, layout: Layout) -> bool:
         """Whether vectors run along one dim. A replicated result of a reduction is stored and loaded again in
         vectors."""
-        digits = [(weight, d) for own in layout.shard for weight, d in weighted(fuse_digits(own)) if d.axis == "simd"]
-        if any(copy.axis == "simd" for copy in layout.replica) or len(digits) > 1:
-            return False
-        lanes = prod(static(digit.extent) for _, digit in digits)
-        return all(weight == digit.stride == 1 for weight, digit in digits) and lanes <= self.machine.lanes(type.dtype)
+        lanes = _lanes_along_one_dim(layout)
+        return lanes is not None and lanes <= self.machine.lanes(type.dtype)
 
     def distributions(self, type: ArrayType, fastest: int) -> Iterator[Layout]:
-        dims = list(reversed(range(type.rank)))
-        for dim in [fastest, *(dim for dim in dims if dim != fastest)] if dims else []:
-            holder = ("simd", min(self.machine.lanes(type.dtype), power_up(type.shape[dim])))
-            yield dealt(type.shape, [dim, *(other for other in dims if other != dim)], (holder,), 1)
+        yield from _distributions(type.shape, fastest, self.machine.lanes(type.dtype))
 
     def atoms(self, left: ArrayType, right: ArrayType, accumulator: ArrayType) -> Iterator[Atom]:
         rows, depth = left.shape
@@ -86,3 +81,24 @@ class VectorSpace:
             instruction,
             instruction.parts > 1,
         )
+
+
+@lru_cache(maxsize=16384)
+def _lanes_along_one_dim(layout: Layout) -> int | None:
+    """The lanes of vectors that run along one dim; None of a layout whose vectors do not."""
+    digits = [(weight, d) for own in layout.shard for weight, d in weighted(fuse_digits(own)) if d.axis == "simd"]
+    if any(copy.axis == "simd" for copy in layout.replica) or len(digits) > 1:
+        return None
+    is_plain = all(weight == digit.stride == 1 for weight, digit in digits)
+    return prod(static(digit.extent) for _, digit in digits) if is_plain else None
+
+
+@lru_cache(maxsize=4096)
+def _distributions(shape: tuple[int, ...], fastest: int, lanes: int) -> tuple[Layout, ...]:
+    """Vectors along each dim, the fastest one first."""
+    dims = list(reversed(range(len(shape))))
+    found: list[Layout] = []
+    for dim in [fastest, *(dim for dim in dims if dim != fastest)] if dims else []:
+        holder = ("simd", min(lanes, power_up(shape[dim])))
+        found.append(dealt(shape, [dim, *(other for other in dims if other != dim)], (holder,), 1))
+    return tuple(found)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import llvmlite
+
 from tilewright.errors import ToolFailure
 from tilewright.locks import ForkBarrier
 from tilewright.machines.machine import Machine
+from tilewright.targets.cpu import machine_code as tool
 from tilewright.targets.cpu.machine_code import machine_code
+from tilewright.targets.tool_process import text_of
 
 # LLVM, and llvmlite, hold locks while they work, which a forked child would wait for.
 LLVM = ForkBarrier()
@@ -21,6 +25,16 @@ def triple_of(machine: Machine) -> str:
 def llvm_target(machine: Machine) -> tuple[str, str, str]:
     """LLVM's description of a machine: triple, CPU and features, as `machine_code` takes them."""
     return triple_of(machine), machine.llvm_cpu, ",".join(f"+{f}" for f in machine.llvm_features)
+
+
+def compiler_of(machine: Machine) -> str:
+    """Everything but a module's text that decides its machine code.
+
+    Raises:
+        OSError: the text of the tool that compiles is not there.
+    """
+    versions = (llvmlite.__version__, *map(str, tool.llvm.llvm_version_info))
+    return "\n".join((*versions, *llvm_target(machine), text_of(tool.__file__)))
 
 
 def compile_object(text: str, machine: Machine) -> bytes:

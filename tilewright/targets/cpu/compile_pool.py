@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from tilewright import events
 from tilewright.errors import ToolFailure
 from tilewright.machines.machine import Machine
+from tilewright.runtime.shared_objects import SharedObjects
 from tilewright.targets.cpu import machine_code as compiler
 from tilewright.targets.cpu.codegen import compile_object, llvm_target, rejection
 from tilewright.targets.tool_process import ToolProcess, ToolProcessEnded
@@ -41,13 +42,15 @@ class _Job:
 
 
 class CompilePool:
-    """Modules in, objects out, in the order in which they were submitted. `threads` may compile at once. A context: at
-    its end nothing is left running."""
+    """Modules in, objects out, in the order in which they were submitted. `threads` may compile at once. Objects that
+    are in `shared` are not compiled; others are added to it. A context: at its end nothing is left running."""
 
-    def __init__(self, machine: Machine, threads: int) -> None:
+    def __init__(self, machine: Machine, threads: int, shared: SharedObjects | None = None) -> None:
         self._machine = machine
         self._processes = min(threads - 1, MOST_PROCESSES)
+        self._shared = shared
         self._numbers: dict[str, int] = {}
+        self._found: set[int] = set()
         self._waiting: deque[_Job] = deque()
         self._waiting_bytes = 0
         self._condition = threading.Condition()
@@ -72,6 +75,11 @@ class CompilePool:
         if text in self._numbers:
             return self._numbers[text]
         number = self._numbers[text] = len(self._numbers)
+        found = None if self._shared is None else self._shared.find(text)
+        if found is not None:
+            self._found.add(number)
+            self._results[number] = CompiledModule(found, 0.0)
+            return number
         with self._condition:
             self._waiting.append(_Job(number, name, text))
             self._waiting_bytes += len(text)
@@ -98,6 +106,10 @@ class CompilePool:
             if isinstance(result, ToolFailure):
                 raise result
             compiled.append(result)
+        if self._shared is not None:
+            made = {text: compiled[n].object_bytes for text, n in self._numbers.items() if n not in self._found}
+            self._shared.put(made)
+            events.emit("compile.modules", compiled=len(made), found=len(self._found))
         return compiled
 
     def _take(self) -> _Job | None:

@@ -50,7 +50,7 @@ from tilewright.targets.cpu.nest_position import Position
 from tilewright.targets.cpu.past_caches import begin_with_lines, stores_past_caches
 from tilewright.targets.llvm.conversions import emit_cast, load_form, narrow, register_form, round_to, widen
 from tilewright.targets.llvm.functions import emit_function
-from tilewright.targets.llvm.values import Builder, Value, lanes_of, splat, undefined
+from tilewright.targets.llvm.values import Builder, Value, lanes_of, shuffle, splat
 
 
 @dataclass
@@ -510,11 +510,7 @@ class NestEmitter:
         lanes = lanes_of(total.type)
         while lanes > 1:
             half = lanes // 2
-            other = undefined(total.type)
-            low, high = (
-                self.builder.shuffle_vector(total, other, ir.Constant(ir.VectorType(ir.IntType(32), half), list(r)))
-                for r in (range(half), range(half, lanes))
-            )
+            low, high = (shuffle(self.builder, total, None, r) for r in (range(half), range(half, lanes)))
             total = self._combine(accumulator, low, high)
             lanes = half
         return self.builder.extract_element(total, ir.Constant(ir.IntType(32), 0))

@@ -28,7 +28,7 @@ from tilewright.targets.cpu.loops import (
 )
 from tilewright.targets.cpu.masked_memory import masked_load, masked_store
 from tilewright.targets.llvm.conversions import register_form
-from tilewright.targets.llvm.values import Builder, Value, intrinsic, splat
+from tilewright.targets.llvm.values import Builder, Value, intrinsic, shuffle, splat
 
 MOST_ROWS = 4
 # Columns that are read side by side: no more streams than the hardware follows, nor lines than one set of the
@@ -205,19 +205,15 @@ class _RowDot:
             low = [start + n for start in starts for n in range(length // 2)]
             high = [lane + length // 2 for lane in low]
             vectors = [
-                self._plus(self._shuffled(a, b, low), self._shuffled(a, b, high))
+                self._plus(shuffle(self.builder, a, b, low), shuffle(self.builder, a, b, high))
                 for a, b in zip(vectors[::2], vectors[1::2], strict=True)
             ]
             length //= 2
         return vectors[0]
 
-    def _shuffled(self, a: Value, b: Value, lanes: Sequence[int]) -> Value:
-        mask = ir.Constant(ir.VectorType(I32, len(lanes)), [ir.Constant(I32, lane) for lane in lanes])
-        return self.builder.shuffle_vector(a, b, mask)
-
     def _lanes(self, value: Value, start: int, count: int) -> Value:
         """Some neighbouring lanes of a vector."""
-        return value if count == self.lanes else self._shuffled(value, value, range(start, start + count))
+        return value if count == self.lanes else shuffle(self.builder, value, value, range(start, start + count))
 
     def _store(self, part: Value, row: Value, column: Value, inside: Value | None = None) -> None:
         """Write a vector of the accumulator, or add to it; of an array only the lanes inside."""

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 from llvmlite import ir
 
-from tilewright.targets.llvm.values import Builder, Value, integer_constant, splat, undefined
+from tilewright.targets.llvm.values import Builder, Value, integer_constant, shuffle, splat, undefined
 
 I1, I8, I32, I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 POINTER = ir.PointerType()
-_CONSTANT: type[Any] = ir.Constant  # llvmlite carries no annotations
+# llvmlite carries no annotations.
+_CONSTANT: type[Any] = ir.Constant
+_INSTRUCTION: Any = ir.Instruction
 
 
+@lru_cache(maxsize=4096)
 def i64(value: int) -> ir.Constant:
     return ir.Constant(I64, value)
 
@@ -114,8 +118,7 @@ def broadcast(builder: Builder, value: Value, lanes: int) -> Value:
     if (known := integer_constant(value)) is not None:
         return splat(shape, known)
     single = builder.insert_element(undefined(shape), value, ir.Constant(I32, 0))
-    mask = ir.Constant(ir.VectorType(I32, lanes), None)
-    return builder.shuffle_vector(single, undefined(shape), mask)
+    return shuffle(builder, single, None, [0] * lanes)
 
 
 def aligned(builder: Builder, values: Sequence[Value], lanes: int) -> list[Value]:
@@ -141,3 +144,14 @@ def offset_pointer(builder: Builder, base: Value, elements: Value, itemsize: int
     if static(elements) == 0:
         return base
     return builder.gep(base, [multiply(builder, elements, itemsize)], source_etype=I8)
+
+
+def opaque(builder: Builder, pointer: Value) -> Value:
+    """A copy of a pointer of which LLVM does not know that it moves with a loop.
+
+    Its loop strength reduction takes time that grows with the square of the accesses of a loop, and weighs all of them:
+    those at constant distances from such a copy are one to it.
+    """
+    frozen: Any = _INSTRUCTION(builder.block, POINTER, "freeze", (pointer,))
+    builder._insert(frozen)  # llvmlite's builder has no method for it
+    return frozen

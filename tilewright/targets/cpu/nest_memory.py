@@ -31,10 +31,12 @@ from tilewright.targets.cpu.loops import (
     minimum,
     multiply,
     offset_pointer,
+    opaque,
     prefetch,
     static,
 )
 from tilewright.targets.cpu.masked_memory import masked_load, masked_store, scatter, store_first_lane
+from tilewright.targets.cpu.nest_addresses import NestAddresses
 from tilewright.targets.cpu.nest_plan import NestPlan, access, is_place, lanes_vary
 from tilewright.targets.cpu.nest_position import Position
 from tilewright.targets.cpu.nest_prefetches import NestPrefetches
@@ -76,6 +78,7 @@ class NestMemory:
         self.position = position
         self.value_of = value_of
         self.past = past
+        self.addresses = NestAddresses(context, position)
         self.prefetches = NestPrefetches(context, plan, position, self.first_pointer)
 
     # ---- expressions --------------------------------------------------------------------------------------------
@@ -211,6 +214,9 @@ class NestMemory:
 
     def first_pointer(self, found: Access) -> Value:
         """The address of the first lane."""
+        pointer = self.addresses.first(found)
+        if pointer is not None:
+            return pointer
         return self._pointer(found, [self._first_lane(found, i) for i in range(len(found.type.shape))])
 
     def _lane_pointers(self, found: Access) -> Value:
@@ -325,7 +331,7 @@ class NestMemory:
             return None
         start = self.position.index[vector]
         stride = found.stride_along(vector, False) or 0
-        pointer = self.first_pointer(found)
+        pointer = opaque(self.builder, self.first_pointer(found))
         itemsize = found.type.dtype.itemsize
         along_runs = plan.order[-1] == dim and outgrows_cache(found, self.context.machine)
         rows: list[Value] = []
@@ -383,7 +389,7 @@ class NestMemory:
         return self._filled(widen(self.builder, raw, dtype), guard, fill)
 
     def _load_strided(self, found: Access, stride: int, dtype: DType, guard: Value | None, fill: float | int) -> Value:
-        pointer = self.first_pointer(found)
+        pointer = opaque(self.builder, self.first_pointer(found))
         shape = load_form(dtype, self.plan.lanes)
         mask = self._both(guard, self.position.mask)
         if mask is not None:
@@ -416,7 +422,7 @@ class NestMemory:
         lanes, vector_dim = self.plan.lanes, self.plan.vector_dim
         stride = None if vector_dim is None else found.stride_along(vector_dim, lanes_vary(self.plan, found))
         if guard is None and stride is not None:
-            first = self.first_pointer(found)
+            first = opaque(self.builder, self.first_pointer(found))
             return first, ir.Constant(ir.VectorType(I64, lanes), [i64(n * stride) for n in range(lanes)])
         coordinates = [self._coordinate(found, i) for i in range(len(found.type.shape))]
         moves = [isinstance(c.type, ir.VectorType) for c in coordinates]
@@ -466,7 +472,7 @@ class NestMemory:
         """Write whole vectors of what belongs to each position of the innermost loop, which is at its first."""
         found, dtype = access(op, at), array_type(op.value).dtype
         raw = [narrow(self.builder, broadcast(self.builder, value, self.plan.lanes), dtype) for value in values]
-        pointer = self.first_pointer(found)
+        pointer = opaque(self.builder, self.first_pointer(found))
         store_interleaved(self.builder, raw, pointer, dtype.itemsize)
 
     def is_inside(self, op: tile.StoreOp, at: Indices) -> bool:

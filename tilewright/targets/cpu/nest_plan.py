@@ -142,8 +142,11 @@ def plan_nest(nest: scheduled.NestOp, machine: Machine, bound: Bound) -> NestPla
     return plan
 
 
+_PLACES = frozenset((tile.RefType, IndexType))
+
+
 def is_place(value: SSAValue) -> bool:
-    return isinstance(value.type, tile.RefType | IndexType)
+    return type(value.type) in _PLACES
 
 
 def root_indices(plan: NestPlan, root: Operation) -> Indices:

@@ -7,13 +7,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from tilewright.targets.cpu.loops import I32
-from tilewright.targets.llvm.values import Builder, Value, intrinsic, lanes_of, undefined
-
-
-def shuffled(builder: Builder, first: Value, second: Value | None, lanes: Sequence[int]) -> Value:
-    """The numbered lanes of two vectors, the second's numbered after the first's."""
-    numbers = ir.Constant(ir.VectorType(I32, len(lanes)), [ir.Constant(I32, n) for n in lanes])
-    return builder.shuffle_vector(first, undefined(first.type) if second is None else second, numbers)
+from tilewright.targets.llvm.values import Builder, Value, intrinsic, lanes_of, shuffle
 
 
 def picked(builder: Builder, vectors: Sequence[Value], places: Sequence[tuple[int, int]]) -> Value:
@@ -23,7 +17,7 @@ def picked(builder: Builder, vectors: Sequence[Value], places: Sequence[tuple[in
     so_far = [lane if number == 0 else 0 for number, lane in places]
     for owner in range(1, len(vectors)):
         taken = [lanes + lane if number == owner else kept for kept, (number, lane) in zip(so_far, places, strict=True)]
-        found, so_far = shuffled(builder, found, vectors[owner], taken), list(range(lanes))
+        found, so_far = shuffle(builder, found, vectors[owner], taken), list(range(lanes))
     return found
 
 
@@ -32,13 +26,13 @@ def shifted(builder: Builder, value: Value, fill: Value, distance: int) -> Value
     lanes = lanes_of(value.type)
     places = [lane - distance for lane in range(lanes)]
     chosen = [place if 0 <= place < lanes else lanes + lane for lane, place in enumerate(places)]
-    return shuffled(builder, value, fill, chosen)
+    return shuffle(builder, value, fill, chosen)
 
 
 def repeated(builder: Builder, value: Value, lane: int) -> Value:
     """One lane in all."""
     lanes = lanes_of(value.type)
-    return value if lanes == 1 else shuffled(builder, value, None, [lane] * lanes)
+    return value if lanes == 1 else shuffle(builder, value, None, [lane] * lanes)
 
 
 def halves(builder: Builder, value: Value) -> tuple[Value, Value]:
@@ -48,7 +42,7 @@ def halves(builder: Builder, value: Value) -> tuple[Value, Value]:
         first, second = (builder.extract_element(value, ir.Constant(I32, n)) for n in range(2))
         return first, second
     half = lanes // 2
-    return shuffled(builder, value, None, range(half)), shuffled(builder, value, None, range(half, lanes))
+    return shuffle(builder, value, None, range(half)), shuffle(builder, value, None, range(half, lanes))
 
 
 def smallest_lane(builder: Builder, value: Value) -> Value:
@@ -60,4 +54,4 @@ def smallest_lane(builder: Builder, value: Value) -> Value:
 
 def exchanged(builder: Builder, value: Value, distance: int) -> Value:
     """Each lane takes that whose number differs by the bits of `distance`."""
-    return shuffled(builder, value, None, [lane ^ distance for lane in range(lanes_of(value.type))])
+    return shuffle(builder, value, None, [lane ^ distance for lane in range(lanes_of(value.type))])

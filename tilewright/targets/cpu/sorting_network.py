@@ -16,8 +16,8 @@ from llvmlite import ir
 
 from tilewright.machines.machine import Machine
 from tilewright.targets.cpu.loops import I1, I64, POINTER, i64, loop, offset_pointer
-from tilewright.targets.cpu.shuffles import exchanged, shuffled
-from tilewright.targets.llvm.values import Builder, Value, builder_of, intrinsic
+from tilewright.targets.cpu.shuffles import exchanged
+from tilewright.targets.llvm.values import Builder, Value, builder_of, intrinsic, shuffle
 
 # Vectors of a plane that are in registers at a time.
 BLOCK_VECTORS = 8
@@ -109,7 +109,7 @@ class Network:
         return [v + c + n for c in range(0, self.lanes, chunk) for v in (0, self.lanes) for n in range(chunk)]
 
     def _picked(self, first: Record, second: Record, places: Sequence[int]) -> Record:
-        return tuple(shuffled(self.builder, a, b, places) for a, b in zip(first, second, strict=True))
+        return tuple(shuffle(self.builder, a, b, places) for a, b in zip(first, second, strict=True))
 
     def turned(self, one: Record) -> Record:
         """The lanes in reverse order."""

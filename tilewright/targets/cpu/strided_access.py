@@ -12,8 +12,8 @@ from llvmlite import ir
 from tilewright.layout.relayout_planner import SHUFFLED_STRIDES
 from tilewright.targets.cpu.loops import i64, offset_pointer
 from tilewright.targets.cpu.masked_memory import masked_load
-from tilewright.targets.cpu.shuffles import picked, shuffled
-from tilewright.targets.llvm.values import Builder, Value, lanes_of
+from tilewright.targets.cpu.shuffles import picked
+from tilewright.targets.llvm.values import Builder, Value, lanes_of, shuffle
 
 # Elements that all machines load under a mask.
 LEAST_MASKED_BYTES = 4
@@ -57,7 +57,7 @@ def load_strided_masked(
     vectors: list[Value] = []
     for number in range(stride):
         offsets = range(number * lanes, (number + 1) * lanes)
-        read = shuffled(builder, mask, zeros, [o // stride if o % stride == 0 else lanes for o in offsets])
+        read = shuffle(builder, mask, zeros, [o // stride if o % stride == 0 else lanes for o in offsets])
         pointer = offset_pointer(builder, first, i64(number * lanes), itemsize)
         vectors.append(masked_load(builder, pointer, read, shape, itemsize))
     return picked(builder, vectors, [(n * stride // lanes, n * stride % lanes) for n in range(lanes)])
@@ -71,8 +71,8 @@ def load_reversed(builder: Builder, first: Value, mask: Value | None, shape: ir.
     if mask is None:
         found = builder.load(pointer, align=itemsize, typ=shape)
     else:
-        found = masked_load(builder, pointer, shuffled(builder, mask, mask, backwards), shape, itemsize)
-    return shuffled(builder, found, found, backwards)
+        found = masked_load(builder, pointer, shuffle(builder, mask, mask, backwards), shape, itemsize)
+    return shuffle(builder, found, found, backwards)
 
 
 def store_interleaved(builder: Builder, values: Sequence[Value], first: Value, itemsize: int) -> None:

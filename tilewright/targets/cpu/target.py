@@ -13,16 +13,19 @@ from tilewright.cost.program import ProgramCost
 from tilewright.cost.vectors.kernel import Work
 from tilewright.dialects.base import array_type
 from tilewright.errors import UnsupportedOnTargetError
+from tilewright.machines.machine import Machine
 from tilewright.options import current
 from tilewright.passes.base import Unit
 from tilewright.passes.program_memory import MemoryPlan, plan_memory
+from tilewright.runtime.cache import unwatched_cache
 from tilewright.runtime.files import dump
 from tilewright.runtime.manifest import Alias, Manifest, place_constants
 from tilewright.runtime.program import Program
 from tilewright.runtime.shared_constants import Keep, keep_in_memory
+from tilewright.runtime.shared_objects import SharedObjects
 from tilewright.targets.base import KernelTime, LinkedExecutable, Tensor, spec_of
 from tilewright.targets.cpu.clocks import COUNTS, Clocks
-from tilewright.targets.cpu.codegen import compile_assembly, triple_of
+from tilewright.targets.cpu.codegen import compile_assembly, compiler_of, triple_of
 from tilewright.targets.cpu.compile_pool import CompilePool
 from tilewright.targets.cpu.emit import NativeModule, emit_program
 from tilewright.targets.cpu.support import support_object
@@ -90,7 +93,7 @@ class NativeProgram(LinkedExecutable):
 
     def _compile(self) -> list[bytes]:
         """The objects of all modules; those that are not emitted yet are compiled as they come."""
-        with CompilePool(self.unit.machine, self.unit.threads) as pool:
+        with CompilePool(self.unit.machine, self.unit.threads, _shared_objects(self.unit.machine)) as pool:
             if self._emitted is None:
                 numbers: dict[str, int] = {}
 
@@ -158,3 +161,12 @@ class NativeProgram(LinkedExecutable):
     def explain(self) -> str:
         counts = Counter(str(remark) for remark in self.unit.remarks)
         return "\n".join(text if count == 1 else f"{text} [{count} times]" for text, count in counts.items())
+
+
+def _shared_objects(machine: Machine) -> SharedObjects | None:
+    """The objects of kernels in the compile cache, if there is one."""
+    cache = unwatched_cache()
+    try:
+        return None if cache is None else SharedObjects(cache, compiler_of(machine))
+    except OSError:  # an application of compiled files alone does not state what its compiler is
+        return None

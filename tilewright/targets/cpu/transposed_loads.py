@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from tilewright.targets.cpu.loops import i64, offset_pointer
-from tilewright.targets.cpu.shuffles import shuffled
-from tilewright.targets.llvm.values import Builder, Value, element_of, lanes_of
+from tilewright.targets.llvm.values import Builder, Value, element_of, lanes_of, shuffle
 
 # Interleaving lanes is cheap within so many bytes, on x86 and on Arm.
 PIECE_BYTES = 16
@@ -50,7 +49,7 @@ def _joined(builder: Builder, parts: list[Value]) -> Value:
     """Vectors one after the other."""
     while len(parts) > 1:
         lanes = range(2 * lanes_of(parts[0].type))
-        parts = [shuffled(builder, a, b, lanes) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        parts = [shuffle(builder, a, b, lanes) for a, b in zip(parts[::2], parts[1::2], strict=True)]
     return parts[0]
 
 
@@ -64,5 +63,5 @@ def _turned(builder: Builder, vectors: list[Value], width: int) -> list[Value]:
     for _ in range(width.bit_length() - 1):
         half = width // 2
         pairs = list(zip(vectors[:half], vectors[half:], strict=True))
-        vectors = [shuffled(builder, a, b, places) for a, b in pairs for places in (low, high)]
+        vectors = [shuffle(builder, a, b, places) for a, b in pairs for places in (low, high)]
     return vectors

@@ -29,8 +29,7 @@ def builder_of(function: ir.Function) -> Builder:
 
 
 def undefined(shape: ir.Type) -> ir.Constant:
-    # A type checker reads `ir.Undefined`, a singleton with its own `__new__`, as partially unknown.
-    return ir.Constant(shape, ir.Undefined)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    return _Splat(shape, "undef", None)
 
 
 def with_element(shape: ir.Type, element: ir.Type) -> ir.Type:
@@ -51,7 +50,7 @@ def lanes_of(shape: Any) -> int:
 class _Splat(ir.Constant):
     """A vector constant in LLVM's short form; `ir.Constant` would spell every lane out."""
 
-    def __init__(self, shape: ir.Type, text: str, value: float | int) -> None:
+    def __init__(self, shape: ir.Type, text: str, value: float | int | None) -> None:
         self.type = shape
         self.constant = text
         self.value = value
@@ -84,6 +83,30 @@ def _hexadecimal(value: float, element: ir.Type) -> str:
     # LLVM writes a float constant as the bits of the double that equals it.
     rounded = struct.unpack("<f", struct.pack("<f", value))[0] if element == FLOAT else value
     return f"0x{struct.unpack('<Q', struct.pack('<d', rounded))[0]:016X}"
+
+
+_INSTRUCTION: Any = ir.Instruction  # llvmlite carries no annotations
+
+
+class _Shuffle(_INSTRUCTION):
+    """A shuffle whose lanes are plain numbers; llvmlite's has a constant for each."""
+
+    def __init__(self, block: ir.Block, first: Value, second: Value, lanes: Sequence[int]) -> None:
+        shape = ir.VectorType(first.type.element, len(lanes))
+        _INSTRUCTION.__init__(self, block, shape, "shufflevector", [first, second])
+        numbers = ", ".join([f"i32 {lane}" for lane in lanes])
+        self._mask = f"<{len(lanes)} x i32> " + (f"<{numbers}>" if any(lanes) else "zeroinitializer")
+
+    def descr(self, buf: list[str]) -> None:
+        texts = [f"{operand.type} {operand.get_reference()}" for operand in self.operands]
+        buf.append(f"shufflevector {', '.join(texts)}, {self._mask}\n")
+
+
+def shuffle(builder: Builder, first: Value, second: Value | None, lanes: Sequence[int]) -> Value:
+    """The numbered lanes of two vectors, the second's numbered after the first's."""
+    instruction = _Shuffle(builder.block, first, undefined(first.type) if second is None else second, lanes)
+    builder._insert(instruction)
+    return instruction
 
 
 _FEATURES = "tilewright.features"
@@ -129,9 +152,7 @@ def _in_lanes(builder: Builder, value: Value, shape: ir.Type) -> Value:
         return builder.insert_element(undefined(shape), value, first)
     if not isinstance(shape, ir.VectorType):
         return builder.extract_element(value, first)
-    lanes = [min(n, lanes_of(value.type)) for n in range(lanes_of(shape))]
-    mask = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), [ir.Constant(ir.IntType(32), n) for n in lanes])
-    return builder.shuffle_vector(value, undefined(value.type), mask)
+    return shuffle(builder, value, None, [min(n, lanes_of(value.type)) for n in range(lanes_of(shape))])
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from tilewright.dtypes import DType
-from tilewright.targets.cpu.loops import I1, I64, add, broadcast, i64, multiply, offset_pointer, prefetch, static
+from tilewright.targets.cpu.loops import (
+    I1,
+    I64,
+    broadcast,
+    i64,
+    multiply,
+    offset_pointer,
+    opaque,
+    prefetch,
+    static,
+)
 from tilewright.targets.cpu.masked_memory import masked_load, masked_store
 from tilewright.targets.llvm.conversions import register_form
 from tilewright.targets.llvm.values import Builder, Value, intrinsic, splat
@@ -117,15 +127,15 @@ class MicroKernel:
             phi = builder.phi(self._shape)
             phi.add_incoming(total, before)
             running.append(phi)
-        a = offset_pointer(builder, left.pointer, multiply(builder, index, left.depth_stride), self.dtype.itemsize)
-        b = offset_pointer(builder, right.pointer, multiply(builder, index, right.depth_stride), self.dtype.itemsize)
+        a, b = self._step_of(left, index), self._step_of(right, index)
+        panel = None if self.kept is None else self._step_of(self.kept, index)
         if step == DEPTH_UNROLL and self.ahead is not None:
             self._prefetch(self.ahead, index)
         updated: list[Value] = list(running)
         for position in range(step):
             columns = self._columns(self._at(b, position * right.depth_stride))
-            if self.kept is not None:
-                self._keep(columns, self.kept, add(builder, index, i64(position)))
+            if self.kept is not None and panel is not None:
+                self._keep(columns, self._at(panel, position * self.kept.depth_stride))
             updated = self._rank_one(self._at(a, position * left.depth_stride), left.row_stride, columns, updated)
         following = builder.add(index, i64(step), flags=["nsw"])
         index.add_incoming(following, builder.block)
@@ -150,11 +160,13 @@ class MicroKernel:
         for pointer in ahead.pointers:
             prefetch(self.builder, offset_pointer(self.builder, pointer, offset, 1))
 
-    def _keep(self, columns: list[Value], kept: Walk, index: Value) -> None:
-        """Write one step of the depth to the panel."""
-        panel = offset_pointer(
-            self.builder, kept.pointer, multiply(self.builder, index, kept.depth_stride), self.dtype.itemsize
-        )
+    def _step_of(self, operand: Walk, index: Value) -> Value:
+        """The address of an operand at a step of the depth. All that a trip reads is at constant distances."""
+        offset = multiply(self.builder, index, operand.depth_stride)
+        return opaque(self.builder, offset_pointer(self.builder, operand.pointer, offset, self.dtype.itemsize))
+
+    def _keep(self, columns: list[Value], panel: Value) -> None:
+        """Write the columns of one step of the depth to the panel."""
         for vector, column in enumerate(columns):
             self.builder.store(column, self._at(panel, vector * self.lanes), align=self.dtype.itemsize)
 

@@ -1,0 +1,69 @@
+"""What compiling for a CPU takes, told by counts: calls of functions, and what LLVM has to weigh."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.effort import calls_of
+
+Arrays = tuple[np.ndarray[Any, Any], ...]
+TARGET = "cpu:x86-64-v3"
+
+
+def compiled(function: Any, *arrays: np.ndarray[Any, Any], target: str = TARGET) -> Any:
+    with tw.options(cache=False):
+        return tw.jit(function).lower(*arrays).compile(target=target)
+
+
+def layers(count: int) -> int:
+    """The calls of functions that a stream of equal layers takes."""
+    weights = [np.full((8, 8), n + 1, np.float32) for n in range(count)]
+
+    def run(x: Any) -> Any:
+        for weight in weights:
+            x = x + tw.tanh(tw.nn.softmax(x) @ weight)
+        return x
+
+    return calls_of(lambda: compiled(run, np.ones((4, 8), np.float32)))[1]
+
+
+def test_equal_layers_take_effort_in_proportion() -> None:
+    layers(2)
+    few, many = layers(30), layers(180)
+    assert many < 7.5 * few
+
+
+def moving_addresses(block: str) -> list[str]:
+    """The addresses of a block at distances that are not constant."""
+    return re.findall(r"getelementptr i8, ptr \S+, i64 %.*", block)
+
+
+def blocks_with(text: str, instruction: str, least: int) -> list[str]:
+    return [block for block in re.split(r'\n[\w."]+:\n', text) if block.count(instruction) >= least]
+
+
+@pytest.mark.parametrize("size", [64, 100, 259])
+def test_accesses_of_a_micro_kernel_are_at_constant_distances(size: int) -> None:
+    """LLVM's loop strength reduction takes time by the square of those that are not."""
+    x = np.ones((size, size), np.float32)
+    depth_loops = blocks_with(compiled(lambda a, b: a @ b, x, x).ir("llvm"), "llvm.fma", 8)
+    assert max(block.count(" load ") for block in depth_loops) > 12
+    assert max(len(moving_addresses(block)) for block in depth_loops) <= 4
+
+
+def test_windows_of_an_array_share_their_address() -> None:
+    x = np.linspace(-1, 1, 20 * 64, dtype=np.float32).reshape(20, 64)
+
+    def windows(x: Any) -> Any:
+        return x[:-4] * 5 + x[1:-3] * 4 + x[2:-2] * 3 + x[3:-1] * 2 + x[4:]
+
+    (block,) = blocks_with(compiled(windows, x).ir("llvm"), " load <8 x float>", 5)
+    assert len(moving_addresses(block)) == 2
+    wide = x.astype(np.float64)
+    result = compiled(windows, x, target="cpu")(x)
+    np.testing.assert_allclose(result, windows(wide), rtol=1e-5, atol=1e-6)
