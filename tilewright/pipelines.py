@@ -52,11 +52,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
         (vectors, ArrayJoinContractionsPass()),  # one contraction for sums of shallow ones, before views are copied
         (vectors, ArrayConvolveChannelsLastPass()),  # choose NHWC or NCHW convolutions before dims are matched by order
         (cores, ArrayCopyReshapesPass()),  # group reshapes that move pages with adjacent transposes
-        (vectors, ArrayDuplicateViewsPass(in_loops=True)),  # give each user its own view, so that views tie no groups
-        (
-            not vectors,
-            ArrayDuplicateViewsPass(),
-        ),  # likewise, but lay out captured arrays before the loops that read them
+        (True, ArrayDuplicateViewsPass(in_loops=vectors)),  # give each user its own view, so that views tie no groups
         (True, ArrayFuseAttentionPass()),  # match two contractions around a softmax before either is fused alone
         (warps, ArrayConvolveByProductsPass()),  # rewrite convolutions as matmuls whose operands it lays out
         (warps, ArrayOrderWeightsPass()),  # lay out weights in a kernel of its own, before fusion takes the transpose

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar, cast
 
 from xdsl.dialects.builtin import (
     AffineMapAttr,
@@ -291,10 +291,11 @@ def operation(cls: Op) -> Op:
     return made
 
 
-_operands: Callable[[Operation], tuple[Any, ...]] = attrgetter("_operands")
+_AllOf: TypeAlias = Callable[[Operation], tuple[SSAValue, ...]]
+_operands: _AllOf = attrgetter("_operands")
 
 
-def _read_directly(cls: type[FieldsOp], names: Sequence[str], all_of: Callable[[Operation], tuple[Any, ...]]) -> None:
+def _read_directly(cls: type[FieldsOp], names: Sequence[str], all_of: _AllOf) -> None:
     """Accessors of operands or results whose positions are known: xDSL's look at the definition each time."""
     for index, name in enumerate(names):
         theirs = vars(cls).get(name)
@@ -305,16 +306,14 @@ def _read_directly(cls: type[FieldsOp], names: Sequence[str], all_of: Callable[[
 
 
 # Of xDSL's tuples of values, which have a slower one of Python.
-_entry: Callable[[tuple[Any, ...], int], Any] = cast("Any", tuple).__getitem__
+_entry: Callable[[tuple[SSAValue, ...], int], SSAValue] = cast("Any", tuple).__getitem__
 
 
-def _entry_reader(all_of: Callable[[Operation], tuple[Any, ...]], index: int) -> Callable[[Operation], Any]:
+def _entry_reader(all_of: _AllOf, index: int) -> Callable[[Operation], SSAValue]:
     return lambda op: _entry(all_of(op), index)
 
 
-def _entries_reader(
-    all_of: Callable[[Operation], tuple[Any, ...]], first: int, after: int
-) -> Callable[[Operation], Any]:
+def _entries_reader(all_of: _AllOf, first: int, after: int) -> Callable[[Operation], Sequence[SSAValue]]:
     return lambda op: (entries := all_of(op))[first : len(entries) - after]
 
 

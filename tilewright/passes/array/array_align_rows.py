@@ -1,10 +1,10 @@
 """Store arrays that would be read across their rows in a loop that goes along rows.
 
 A transposed array is read in blocks of rows and columns. A loop over a concatenation cannot be cut in the middle of
-such blocks, where an operand ends; nor can a loop that reduces a row and then reads it again take several rows. What is
-transposed for such a loop is stored by a kernel of its own. A transpose of a concatenation goes to the operands first:
-that of a transposed one is that array. Windows are reduced as arrays are stored, and what is left is transposed. Before
-the loops are fused, which would take the transposes in.
+such blocks, where an operand ends; nor can a loop that reduces a row and then reads it again take several rows.
+Transposed arrays are stored for such loops by kernels of their own. A transpose of a concatenation goes to the operands
+first: that of a transposed one is that array. Windows are reduced as arrays are stored, and what is left is transposed.
+Before the loops are fused, which would take the transposes in.
 
 Before:
     func.func @main(%x: tensor<64x96xf32>, %y: tensor<96x64xf32>) -> tensor<128x96xf32> {
@@ -89,7 +89,7 @@ def _is_across(value: SSAValue, read: _Read) -> bool:
 
 
 def _ends_along_rows(op: array.ConcatOp, value: SSAValue) -> bool:
-    """Whether rows of what is read across go on in the next operand."""
+    """Whether rows of what is read across continue in the next operand."""
     return any(read.axes[op.axis] == _innermost(read.shape) for read in _reads(value) if _is_across(value, read))
 
 

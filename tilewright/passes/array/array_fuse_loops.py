@@ -383,7 +383,7 @@ def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space, p
     return None
 
 
-def _gathers_in_any_order(op: Operation, at: tuple[Any, ...], straight: tuple[Any, ...]) -> bool:
+def _gathers_in_any_order(op: Operation, at: tuple[object, ...], straight: tuple[object, ...]) -> bool:
     """Whether an operation gathers single elements at permuted coordinates, or rows that stay innermost."""
     if not isinstance(op, array.GatherOp) or sorted(map(str, at)) != sorted(map(str, straight)):
         return False

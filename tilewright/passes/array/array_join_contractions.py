@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from xdsl.ir import Block, Operation, SSAValue
 
@@ -59,7 +59,7 @@ class ArrayJoinContractionsPass:
     def _join(self, unit: Unit, root: array.MapOp, concats: _Concats) -> bool:
         """Join the contractions of a sum; returns whether there are any to join."""
         terms, sums = _terms(root)
-        alike: dict[Any, list[array.ContractOp]] = {}
+        alike: dict[tuple[object, ...], list[array.ContractOp]] = {}
         for term in terms:
             op = term.owner
             if isinstance(op, array.ContractOp) and len(list(term.uses)) == 1 and _is_shallow(op, concats.block):
@@ -135,7 +135,7 @@ def _is_shallow(op: array.ContractOp, block: Block | None) -> bool:
     return sum(sizes) < array_type(op.results[0]).nbytes
 
 
-def _form(op: array.ContractOp) -> tuple[Any, ...]:
+def _form(op: array.ContractOp) -> tuple[object, ...]:
     """Equal for contractions that have one form but for their depths."""
     axes = (op.left_contract[0], op.right_contract[0])
     operands = [(array_type(v).dtype, _without(array_type(v).shape, d)) for v, d in zip(op.operands, axes, strict=True)]

@@ -158,7 +158,7 @@ def _of_operands(op: array.ReduceOp, join: array.ConcatOp) -> list[array.ReduceO
 
 @dataclass(frozen=True)
 class _Window:
-    """An operand of a concatenation, and its place along the axis."""
+    """An operand of a concatenation, and its offset along the axis."""
 
     operand: SSAValue
     start: int
