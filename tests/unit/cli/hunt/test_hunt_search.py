@@ -15,6 +15,7 @@ from tilewright.cli.hunt.corpus import keep, programs
 from tilewright.cli.hunt.measurer import Measurer
 from tilewright.cli.hunt.program import Input, Program, Step
 from tilewright.cli.hunt.shrink import shrunk
+from tilewright.cli.hunt.worker import is_ill_conditioned
 from tilewright.errors import ArgumentError
 
 REQUEST = Request(suite="hunt", case=None, peers=("numpy",), threads=1, repeat=1, block_s=0.001, gap_s=0.0, quick=True)
@@ -110,3 +111,20 @@ def test_the_document_lists_what_peers_do_faster() -> None:
         for n, ratio in enumerate(ratios)
     ]
     assert [found["case"] for found in command._below_1(records)] == ["v1", "v3"]
+
+
+@pytest.mark.parametrize(
+    ("ours", "peers", "expected"),
+    [
+        (0.01, {}, False),
+        (0.01, {"torch": 0.003}, True),
+        (0.01, {"torch": 0.002}, False),
+        (0.01, {"torch": None}, True),
+        (None, {"torch": 0.5}, False),
+        (None, {"torch": 0.5, "jax": None}, True),
+    ],
+)
+def test_a_difference_that_peers_have_too_is_no_failure(
+    ours: float | None, peers: dict[str, float | None], expected: bool
+) -> None:
+    assert is_ill_conditioned({"max_difference": ours, "peer_differences": peers}) is expected
