@@ -106,7 +106,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "op.fn != fn",
         "False",
     ),
-    Mutant("cycles not seen", "passes.array.fusion:BlockOrder.creates_cycle", "return True", "continue"),
+    Mutant("cycles not seen", "passes.array.fusion:_comes_back", "return True", "continue"),
     # lowering
     _pull("slice start forgotten", "_pull_slice", "c * stride + start", "c * stride"),
     _pull("reverse off by one", "_pull_reverse", "shape[d] - 1", "shape[d] - 2"),
