@@ -141,3 +141,23 @@ def test_windows_are_reduced_as_arrays_are_stored() -> None:
     reduce = next(op for op in unit.main.body.block.ops if isinstance(op, array.WindowReduceOp))
     assert reduce.operands[0] is unit.main.body.block.args[0]
     assert reduce.window == (2, 3, 1, 1)
+
+
+def test_a_transpose_goes_before_what_is_computed_of_a_stack() -> None:
+    """Stacked along a new innermost dim, which ends up outside the rows."""
+    text = """
+    func.func @main(%x: tensor<64x96xf32>, %y: tensor<64x96xf32>, %w: tensor<2xf32>) -> tensor<64x2x96xf32> {
+      %a = array.reshape(%x) : tensor<64x96x1xf32>
+      %b = array.reshape(%y) : tensor<64x96x1xf32>
+      %j = array.concat(%a, %b) {axis = 2 : index} : tensor<64x96x2xf32>
+      %r = array.broadcast(%w) {axes = array<i64: 2>} : tensor<64x96x2xf32>
+      %p = array.map(%j, %r) {fn = "multiply"} : tensor<64x96x2xf32>
+      %n = array.map(%p) {fn = "negative"} : tensor<64x96x2xf32>
+      %z = array.transpose(%n) {permutation = array<i64: 0, 2, 1>} : tensor<64x2x96xf32>
+      func.return %z : tensor<64x2x96xf32>
+    }
+    """
+    unit = check_meaning(PASS, text)
+    join = next(op for op in unit.main.body.block.ops if isinstance(op, array.ConcatOp))
+    assert array_type(join.results[0]).shape == (64, 2, 96)
+    assert not stored(unit)

@@ -29,9 +29,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias, TypeGuard
+from typing import Any, ClassVar, TypeAlias, TypeGuard
 
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
@@ -66,7 +66,7 @@ class ArrayAlignRowsPass:
 
 
 def _align_operands(unit: Unit, block: Block, op: array.ConcatOp) -> None:
-    if _read_across(op):
+    if _read_across(op) or op.axis == _innermost(array_type(op.results[0]).shape):
         op = _transposed_first(block, op)
     across = _read_across(op)
     alike = len(across) == len(set(op.operands)) and not any(_ends_along_rows(op, each) for each in across)
@@ -150,27 +150,54 @@ def _is_link(op: Operation | Block) -> TypeGuard[Operation]:
 
 
 def _transposed_first(block: Block, op: array.ConcatOp) -> array.ConcatOp:
-    """The concatenation of transposed operands, where only a transpose of the result is used."""
-    uses = [use.operation for use in op.results[0].uses]
-    transpose = uses[0] if len(uses) == 1 else None
-    if not isinstance(transpose, array.TransposeOp) or transpose.parent_block() is not block:
+    """The concatenation of transposed operands, where only a transpose of what is computed of it is used."""
+    links = _until_transpose(block, op)
+    if not links:
         return op
-    turned = {each: _transposed(op, each, transpose.permutation) for each in dict.fromkeys(op.operands)}
-    axis = transpose.permutation.index(op.axis)
-    outputs = [transpose.results[0].type]
-    made = array.ConcatOp(arguments=[turned[each] for each in op.operands], axis=axis, outputs=outputs)
+    turn = links.pop()
+    order: Sequence[int] = turn.permutation
+    turned = {each: _transposed(op, each, order) for each in dict.fromkeys(op.operands)}
+    operands = [turned[each] for each in op.operands]
+    made = array.ConcatOp(arguments=operands, axis=order.index(op.axis), outputs=[_permuted(op.results[0], order)])
     insert_like(op, made)
-    transpose.results[0].replace_all_uses_with(made.results[0])
-    erase(transpose)
-    erase(op)
+    before, value = op.results[0], made.results[0]
+    for link in links:
+        operands = [value if each is before else _transposed(link, each, order) for each in link.operands]
+        again = rebuilt(link, operands, [_permuted(link.results[0], order)])
+        insert_like(link, again)
+        before, value = link.results[0], again.results[0]
+    turn.results[0].replace_all_uses_with(value)
+    for each in (turn, *reversed(links), op):
+        erase(each)
     drop_unused(block)
     return made
 
 
+def _until_transpose(block: Block, op: array.ConcatOp) -> list[Any]:
+    """The elementwise operations, each of which alone uses the one before, from a concatenation to a transpose, which
+    is the last; none where something else uses one."""
+    links: list[Operation] = []
+    value = op.results[0]
+    while len(users := {use.operation for use in value.uses}) == 1:
+        (user,) = users
+        if user.parent_block() is not block or not isinstance(user, (*ELEMENTWISE, array.TransposeOp)):
+            break
+        links.append(user)
+        if isinstance(user, array.TransposeOp):
+            return links
+        (value,) = user.results
+    return []
+
+
+def _permuted(value: SSAValue, permutation: Sequence[int]) -> Attribute:
+    type = array_type(value)
+    return tensor(ArrayType(tuple(type.shape[axis] for axis in permutation), type.dtype))
+
+
 def _transposed(op: Operation, value: SSAValue, permutation: Sequence[int]) -> SSAValue:
     """An array with its dims permuted; one that was permuted the other way is taken from before that."""
-    shape = tuple(array_type(value).shape[axis] for axis in permutation)
-    outputs = [tensor(ArrayType(shape, array_type(value).dtype))]
+    outputs = [_permuted(value, permutation)]
+    shape = array_type(outputs[0]).shape
     source = _as_stored(value, permutation)
     if source is None:
         made = array.TransposeOp(arguments=[value], permutation=tuple(permutation), outputs=outputs)
