@@ -161,3 +161,10 @@ def test_a_transpose_goes_before_what_is_computed_of_a_stack() -> None:
     join = next(op for op in unit.main.body.block.ops if isinstance(op, array.ConcatOp))
     assert array_type(join.results[0]).shape == (64, 2, 96)
     assert not stored(unit)
+
+
+def test_operands_that_are_computed_along_many_paths() -> None:
+    """Each of 40 operations has both operands from the one before: 2 ** 40 paths."""
+    lines = [TURN, '%v0 = array.map(%t, %t) {fn = "minimum"} : tensor<64x96xf32>']
+    lines += [f'%v{n} = array.map(%v{n - 1}, %v{n - 1}) {{fn = "minimum"}} : tensor<64x96xf32>' for n in range(1, 40)]
+    assert stored(check_meaning(PASS, joined(" ".join(lines), "%x, %v39", 0, "128x96xf32"))) == [(64, 96)]

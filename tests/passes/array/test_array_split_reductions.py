@@ -92,6 +92,15 @@ def test_operands_of_a_concatenation_are_reduced_apart(function: str, middle: st
     assert {300000, 3} <= set(sizes)
 
 
+def test_what_is_computed_of_a_concatenation_twice_over_is_computed_once() -> None:
+    """Each of 40 operations has both operands from the one before: 2 ** 40 paths."""
+    lines = ['%v0 = array.map(%j, %j) {fn = "minimum"} : tensor<300003xi32>']
+    lines += [f'%v{n} = array.map(%v{n - 1}, %v{n - 1}) {{fn = "minimum"}} : tensor<300003xi32>' for n in range(1, 40)]
+    unit = applied(ArraySplitReductionsPass(), joined("add", " ".join(lines), "%v39"))
+    maps = [op for op in unit.main.body.block.ops if isinstance(op, array.MapOp)]
+    assert len(maps) == 2 * 40 + 1
+
+
 def test_a_concatenation_that_is_returned_too_is_reduced_as_a_whole() -> None:
     text = joined("add").replace("-> tensor<i32>", "-> (tensor<i32>, tensor<300003xi32>)")
     text = text.replace("return %z : tensor<i32>", "return %z, %j : tensor<i32>, tensor<300003xi32>")

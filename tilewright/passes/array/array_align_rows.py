@@ -108,17 +108,19 @@ class _Read:
 
 def _reads(value: SSAValue) -> list[_Read]:
     chain, found = _chain(value), list[_Read]()
-
-    def follow(value: SSAValue, axes: tuple[int | None, ...]) -> None:
+    first = (value, tuple[int | None, ...](range(array_type(value).rank)))
+    pending, seen = [first], {first}
+    while pending:
+        value, axes = pending.pop()
         op, shape = value.owner, array_type(value).shape
         if not isinstance(op, Operation) or op not in chain:
             found.append(_Read(shape, axes))
-            return
+            continue
         source = _source_axes(op, shape)
-        for operand in op.operands:
-            follow(operand, tuple(None if axis is None else source.get(axis) for axis in axes))
-
-    follow(value, tuple(range(array_type(value).rank)))
+        inner = tuple(None if axis is None else source.get(axis) for axis in axes)
+        items = [(operand, inner) for operand in dict.fromkeys(op.operands)]
+        pending += [item for item in items if item not in seen]
+        seen.update(items)
     return found
 
 

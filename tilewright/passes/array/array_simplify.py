@@ -301,10 +301,16 @@ def _permutation_of(value: SSAValue) -> tuple[int, ...] | None:
 def _is_gathered_along_rows(value: SSAValue) -> bool:
     """Whether a value is computed from elements that are gathered from rows: the dims of the indices come first, but
     near each other in memory is what has one row, which the transpose of the value goes along."""
-    owner = value.owner
-    if isinstance(owner, array.GatherOp):
-        return array_type(owner.operands[0]).rank - 1 in owner.axes
-    return isinstance(owner, array.MapOp | array.CastOp) and any(map(_is_gathered_along_rows, owner.operands))
+    pending, seen = [value], set[SSAValue]()
+    while pending and len(seen) < _MOST_BETWEEN:
+        each = pending.pop()
+        owner = each.owner
+        if isinstance(owner, array.GatherOp) and array_type(owner.operands[0]).rank - 1 in owner.axes:
+            return True
+        if isinstance(owner, array.MapOp | array.CastOp) and each not in seen:
+            pending += owner.operands
+        seen.add(each)
+    return False
 
 
 def _scalar_of(value: SSAValue) -> SSAValue | None:

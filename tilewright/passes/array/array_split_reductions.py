@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from xdsl.ir import Operation, SSAValue
@@ -44,6 +44,8 @@ LEAST_REDUCED = 1 << 17
 # Fewer equal parts than these are no work for many threads: parts of a multiple of so many elements then.
 FEW_PARTS = 8
 UNEQUAL_PART = 1024
+# Operations between a reduction and a concatenation that are looked at.
+MOST_BETWEEN = 64
 
 
 # A second kernel takes as long as reading so many elements by too few blocks loses.
@@ -114,15 +116,19 @@ def _join_of(op: array.ReduceOp) -> array.ConcatOp | None:
     if op.part is not None or result.size > FEW_RESULTS or result.dtype != result.dtype.compute:
         return None
     pending, found = [op.operands[0]], list[array.ConcatOp]()
+    seen: set[SSAValue] = set()
     while pending:
         value = pending.pop()
         owner = value.owner
-        if not _is_alone(value):
+        if value in seen or not _is_alone(value):
             continue
+        seen.add(value)
         if isinstance(owner, array.ConcatOp) and owner.axis in op.axes and len(owner.operands) <= MOST_PARTS:
             found.append(owner)
         elif isinstance(owner, ELEMENTWISE):
             pending += owner.operands
+        if len(seen) > MOST_BETWEEN:
+            return None
     return found[0] if len(found) == 1 else None
 
 
@@ -139,7 +145,7 @@ def _of_operands(op: array.ReduceOp, join: array.ConcatOp) -> list[array.ReduceO
     start = 0
     for operand in join.operands:
         size = array_type(operand).shape[join.axis]
-        part = rebuilt(op, [_window(op, op.operands[0], join, _Window(operand, start, size))], outputs)
+        part = rebuilt(op, [_Window(op, join, operand, start, size).of(op.operands[0])], outputs)
         insert_like(op, part)
         parts.append(part)
         start += size
@@ -156,38 +162,42 @@ def _of_operands(op: array.ReduceOp, join: array.ConcatOp) -> list[array.ReduceO
     return parts
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Window:
-    """An operand of a concatenation, and its offset along the axis."""
+    """The part of what `op` reduces where an operand of a concatenation is: from `start` on along the axis."""
 
+    op: array.ReduceOp
+    join: array.ConcatOp
     operand: SSAValue
     start: int
     size: int
+    known: dict[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
 
+    def of(self, value: SSAValue) -> SSAValue:
+        """The part of a value, which is computed once."""
+        if value.owner is self.join:
+            return self.operand
+        if value not in self.known:
+            made = self._part(value)
+            insert_like(self.op, made)
+            self.known[value] = made.results[0]
+        return self.known[value]
 
-def _window(op: Operation, value: SSAValue, join: array.ConcatOp, window: _Window) -> SSAValue:
-    """The part of a value where an operand of a concatenation is."""
-    owner = value.owner
-    if owner is join:
-        return window.operand
-    type = array_type(value)
-    shape = list(type.shape)
-    shape[join.axis] = window.size
-    outputs = [tensor(ArrayType(tuple(shape), type.dtype))]
-    if isinstance(owner, ELEMENTWISE) and _is_alone(value):
-        made = rebuilt(owner, [_window(op, each, join, window) for each in owner.operands], outputs)
-    elif isinstance(owner, array.BroadcastOp) and join.axis not in owner.axes:
-        made = rebuilt(owner, owner.operands, outputs)
-    elif isinstance(owner, array.ConstantOp) and is_splat(owner):
-        made = rebuilt(owner, [], outputs)
-    else:
+    def _part(self, value: SSAValue) -> Operation:
+        owner, type, axis = value.owner, array_type(value), self.join.axis
+        outputs = [tensor(ArrayType((*type.shape[:axis], self.size, *type.shape[axis + 1 :]), type.dtype))]
+        if isinstance(owner, ELEMENTWISE) and _is_alone(value):
+            return rebuilt(owner, [self.of(each) for each in owner.operands], outputs)
+        if isinstance(owner, array.BroadcastOp) and axis not in owner.axes:
+            return rebuilt(owner, owner.operands, outputs)
+        if isinstance(owner, array.ConstantOp) and is_splat(owner):
+            return rebuilt(owner, [], outputs)
         starts, limits = [0] * type.rank, list(type.shape)
-        starts[join.axis], limits[join.axis] = window.start, window.start + window.size
-        made = array.SliceOp(
-            arguments=[value], starts=tuple(starts), limits=tuple(limits), strides=(1,) * type.rank, outputs=outputs
+        starts[axis], limits[axis] = self.start, self.start + self.size
+        strides = (1,) * type.rank
+        return array.SliceOp(
+            arguments=[value], starts=tuple(starts), limits=tuple(limits), strides=strides, outputs=outputs
         )
-    insert_like(op, made)
-    return made.results[0]
 
 
 def _split_reduction(op: array.ReduceOp) -> tuple[int, str]:
