@@ -1,4 +1,4 @@
-"""What compiling for a CPU takes, told by counts: calls of functions, and what LLVM has to weigh."""
+"""The cost of compiling for a CPU, as counts: Python function calls, and memory accesses that LLVM must analyse."""
 
 from __future__ import annotations
 

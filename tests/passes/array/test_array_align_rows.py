@@ -1,4 +1,4 @@
-"""Concatenations of arrays whose rows lie in different directions, and reductions of transposed rows."""
+"""Concatenations of operands with different memory layouts, and row reductions of transposed arrays."""
 
 from __future__ import annotations
 
