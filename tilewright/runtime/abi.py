@@ -151,11 +151,24 @@ class BlocksMemory(ctypes.Structure):
     _fields_ = (("state", BlocksState), ("handler", MemoryHandler), ("capsule_name", ctypes.c_char * 16))
 
 
+TEAM_AWAKE_NS = 300_000
+"""Threads of a team are taken to be awake for so long after a job of ours: OpenMP runtimes spin longer, and how long is
+not to be had from them."""
+
+TEAM_LATE_NS = 200_000
+TEAM_PAUSES = 16
+"""A team that ends a job so much later than its last chunk has a thread that waits for a core, which other work has:
+the pool's own workers run the jobs for so many times as long then."""
+
+
 class PoolState(ctypes.Structure):
     """The pool's state, each word that threads fight over on a line of its own. All zero is a pool without workers.
 
     `home_cpu` is 1 + the CPU that is left to the caller, 0 before there are workers. `brief_misses` counts brief jobs
-    that found a worker asleep. `cancelled`: the rest of the chunks of the current job is not to be run.
+    that found a worker asleep. `cancelled`: the rest of the chunks of the current job is not to be run. `team_run`,
+    `team_rank` and `team_size` are `GOMP_parallel`, `omp_get_thread_num` and `omp_get_max_threads` of the OpenMP
+    runtime whose threads run the jobs, or null. `team_last_ns` is when they ended the latest one, `team_after_ns` when
+    they are used again.
     """
 
     _fields_ = (
@@ -169,7 +182,12 @@ class PoolState(ctypes.Structure):
         ("function", ctypes.c_void_p),
         ("context", ctypes.c_void_p),
         ("cancelled", ctypes.c_int32),
-        ("_2", ctypes.c_char * 44),
+        ("_2", ctypes.c_char * 4),
+        ("team_run", ctypes.c_void_p),
+        ("team_rank", ctypes.c_void_p),
+        ("team_size", ctypes.c_void_p),
+        ("team_last_ns", ctypes.c_int64),
+        ("team_after_ns", ctypes.c_int64),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -105,7 +106,20 @@ def _check_on_cpu(on_cpu: bool, where: object, help: str) -> None:
         raise UnsupportedOnTargetError(f"an argument is on the device `{where}`, not in CPU memory", help=help)
 
 
+@functools.cache
+def use_threads_of_torch() -> None:
+    """Run programs on the threads of torch's OpenMP runtime from now on: they spin between its operators, and would
+    take cores from workers of the pool. Nothing changes if torch has no such threads."""
+    from tilewright.runtime.cpu.pool import Team, run_in
+
+    folder = Path(sys.modules["torch"].__file__ or "").parent
+    team = Team.of(str(folder / "lib" / "libtorch_cpu.so"))
+    if team is not None:
+        run_in(team)
+
+
 def _from_torch(tensor: Foreign) -> tuple[Tensor, Restore]:
+    use_threads_of_torch()
     # Each attribute of a tensor takes a tenth of a microsecond.
     if not tensor.is_cpu:
         _check_on_cpu(False, tensor.device, "pass `x.cpu()`")

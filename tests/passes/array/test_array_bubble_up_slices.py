@@ -250,6 +250,38 @@ def test_gathers_of_gathers_gather_the_indices() -> None:
         assert computed(unit) <= 8
 
 
+@pytest.mark.parametrize(
+    ("inner", "inner_axis", "outer_axis", "middle", "result", "elements"),
+    [
+        ("8xi32", 0, 1, "8x5x6", "2x8x6", 96),
+        ("8xi32", 0, 2, "8x5x6", "2x8x5", 80),
+        ("12xi32", 1, 1, "12x8x6", "2x12x6", 60),
+        ("12xi32", 1, 2, "12x8x6", "2x12x8", 80),
+        ("3x4xi32", 2, 3, "3x4x8x5", "2x3x4x8", 96),
+    ],
+)
+def test_gathers_bubble_up_gathers_that_keep_all(
+    inner: str, inner_axis: int, outer_axis: int, middle: str, result: str, elements: int
+) -> None:
+    """The gather of the longer index array stays; the other one takes less of what it gathers from."""
+    text = f"""
+    func.func @main(%x: tensor<8x5x6xf32>, %i: tensor<{inner}>, %j: tensor<2xi32>) -> tensor<{result}xf32> {{
+      %e = array.map(%x) {{fn = "negative"}} : tensor<8x5x6xf32>
+      %y = array.gather(%e, %i) {{axes = array<i64: {inner_axis}>}} : tensor<{middle}xf32>
+      %z = array.gather(%y, %j) {{axes = array<i64: {outer_axis}>}} : tensor<{result}xf32>
+      func.return %z : tensor<{result}xf32>
+    }}
+    """
+    rng = np.random.default_rng(3)
+    shape = [int(n) for n in inner.split("x")[:-1]]
+    size = (8, 5, 6)[inner_axis]
+    inputs = [np.arange(240, dtype=np.float32).reshape(8, 5, 6), rng.integers(0, size, shape).astype(np.int32)]
+    for taken in ([4, 1], [9, -3]):
+        unit = check_meaning(PASS, text, inputs=[*inputs, np.array(taken, np.int32)])
+        maps = [op for op in unit.main.body.block.ops if isinstance(op, array.MapOp)]
+        assert [array_type(op.results[0]).size for op in maps] == [elements]
+
+
 def test_slices_of_gathers() -> None:
     text = """
     func.func @main(%x: tensor<8x6xf32>, %i: tensor<6xi32>) -> tensor<2x3xf32> {

@@ -6,8 +6,14 @@ import pytest
 from runtime_programs import make_add
 
 from tilewright.runtime.cache import CompileCache
-from tilewright.runtime.cpu import native
+from tilewright.runtime.cpu import native, pool
 from tilewright.runtime.program import Program
+
+
+@pytest.fixture(autouse=True)
+def own_workers() -> None:
+    """Programs on tensors of torch, which tests before these ran, have left the jobs of the process to its threads."""
+    pool.run_in(None)
 
 
 @pytest.fixture

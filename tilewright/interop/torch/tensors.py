@@ -17,6 +17,7 @@ from tilewright.dtypes import EXTENSIONS, DType
 from tilewright.errors import UnsupportedOperatorError
 from tilewright.interop.casts import LARGEST_E4M3FN, convert
 from tilewright.interop.torch.packages import TorchTensor, torch
+from tilewright.runtime.dlpack import use_threads_of_torch
 
 Tensor = np.ndarray[Any, Any]
 
@@ -160,6 +161,7 @@ def widened(x: Array) -> Array:
 def numpy_reader(theirs: object) -> Callable[[TorchTensor], Tensor]:
     """A function that gives the NumPy array on the memory of a tensor of this type on the CPU. A tensor of another
     type, as some of torch's kernels give where its graphs state this one, is converted."""
+    use_threads_of_torch()
     extension = EXTENSIONS.get(str(theirs).removeprefix("torch."))
     if extension is None:
         # `force` reads tensors that record gradients, and those that hold what they negate.

@@ -198,15 +198,38 @@ def _compared(gather: array.GatherOp, fn: str, left: SSAValue, right: SSAValue) 
 
 
 def _gather(op: array.GatherOp, gather: array.GatherOp) -> SSAValue | None:
-    """Indices that are gathered by indices."""
+    """Indices that are gathered by indices, or a gather from the array along its other axes."""
     source, *indices = op.operands
     rank = array_type(indices[0]).rank
+    if all(axis >= rank for axis in gather.axes):
+        return _other_axes_first(op, gather)
     if any(axis >= rank for axis in gather.axes):
         return None
     axes = {axis: axis for axis in gather.axes}
     parts = [_gathered(gather, each, axes) for each in indices]
     outputs = [gather.results[0].type]
     return _add(gather, array.GatherOp(arguments=[source, *parts], axes=op.axes, outputs=outputs))
+
+
+def _other_axes_first(op: array.GatherOp, gather: array.GatherOp) -> SSAValue | None:
+    """Two gathers in the other order, where the first one keeps most of an array or repeats it, and so stays where it
+    is: the second one takes less of what computes the array."""
+    source, *indices = op.operands
+    if array_type(op.results[0]).size <= array_type(source).size // 2 or not isinstance(source.owner, array.ArrayOp):
+        return None
+    rank, own_rank = array_type(indices[0]).rank, array_type(gather.operands[1]).rank
+    rest = [axis for axis in range(array_type(source).rank) if axis not in op.axes]
+    axes = {axis: rest[axis - rank] for axis in gather.axes}
+    taken = _gathered(gather, source, axes)
+    # What is left of the array comes after the indices: (own indices, other axes).
+    left = [axis for axis in range(array_type(source).rank) if axis not in axes.values()]
+    places = tuple(own_rank + left.index(axis) for axis in op.axes)
+    type = array_type(gather.results[0])
+    own, rest_sizes = type.shape[:own_rank], type.shape[own_rank + rank :]
+    swapped = [_tensor((*array_type(indices[0]).shape, *own, *rest_sizes), source)]
+    again = _add(gather, array.GatherOp(arguments=[taken, *indices], axes=places, outputs=swapped))
+    order = (*range(rank, rank + own_rank), *range(rank), *range(rank + own_rank, type.rank))
+    return _add(gather, array.TransposeOp(arguments=[again], permutation=order, outputs=[gather.results[0].type]))
 
 
 # A rule takes the operation of its class.

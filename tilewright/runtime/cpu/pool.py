@@ -10,7 +10,7 @@ import threading
 from dataclasses import dataclass
 
 from tilewright.locks import Lock
-from tilewright.runtime.abi import POOL_BYTES, PoolAnchor, SignalsAnchor
+from tilewright.runtime.abi import POOL_BYTES, PoolAnchor, PoolState, SignalsAnchor
 from tilewright.runtime.cpu import elf
 from tilewright.runtime.cpu.features import cpu_order
 from tilewright.runtime.memory import map_pages, map_wiped_on_fork
@@ -31,6 +31,29 @@ class Support:
     block_functions: int
 
 
+@dataclass(frozen=True)
+class Team:
+    """The addresses of `GOMP_parallel`, `omp_get_thread_num` and `omp_get_max_threads` of an OpenMP runtime."""
+
+    run: int
+    rank: int
+    size: int
+
+    @staticmethod
+    def of(library: str) -> Team | None:
+        """The runtime that a shared library which is loaded uses; None where it is not loaded or uses none."""
+        try:
+            loaded = ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+            # Symbols of a library are those of the libraries that it needs, too.
+            names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_max_threads")
+            addresses = [ctypes.cast(getattr(loaded, name), ctypes.c_void_p).value or 0 for name in names]
+        except (OSError, AttributeError):
+            return None
+        return Team(*addresses)
+
+
+# The team whose threads run the jobs of this process; none in a forked child, where OpenMP runtimes have lost theirs.
+_team: Team | None = None
 _loaded: dict[bytes, Support] = {}
 # Addresses of the `tw_signals` of all support objects.
 _signals: list[int] = []
@@ -51,6 +74,25 @@ def load_support(support_object: bytes) -> Support:
         return _loaded[digest]
 
 
+def run_in(team: Team | None) -> None:
+    """Run all jobs of this process from now on in a team's threads, which spin anyway; None: in workers of the pool."""
+    global _team
+    with _lock:
+        _team = team
+        for support in _loaded.values():
+            _lend(team, support.state)
+
+
+def _lend(team: Team | None, state: int) -> None:
+    pool = PoolState.from_address(state)
+    if team is None:
+        pool.team_run = None
+        return
+    # The function that starts a region comes last: a job of another thread may look at the state now.
+    pool.team_rank, pool.team_size = team.rank, team.size
+    pool.team_run = team.run
+
+
 def _load(support_object: bytes) -> Support:
     library = elf.load(support_object)
     # Workers run inside it until the process ends.
@@ -61,6 +103,7 @@ def _load(support_object: bytes) -> Support:
     kept_table = map_pages(ctypes.sizeof(cpu_table))
     ctypes.memmove(kept_table, cpu_table, ctypes.sizeof(cpu_table))
     anchor = PoolAnchor.from_address(library.address("tw_pool"))
+    _lend(_team, state)
     anchor.state, anchor.cpus, anchor.cpu_count = state, kept_table, len(cpus)
     _signals.append(library.address("tw_signals"))
     _name_main_thread()
@@ -83,4 +126,10 @@ def _name_main_thread() -> None:
         SignalsAnchor.from_address(address).main_thread = threading.main_thread().ident or 0
 
 
+def _forget_team() -> None:
+    global _team
+    _team = None
+
+
 os.register_at_fork(after_in_child=_name_main_thread)
+os.register_at_fork(after_in_child=_forget_team)

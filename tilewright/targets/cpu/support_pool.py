@@ -11,6 +11,8 @@ A worker spins on its own word for a while, then sets its `sleeping` flag, looks
 caller publishes the words, then looks at the flags. Both sides are sequentially consistent, so one of them sees the
 other.
 
+Jobs run on the threads of an OpenMP runtime instead where one is lent (`support_team.py`).
+
 All state is in memory that a fork wipes in the child (see `runtime/cpu/pool.py`): the child has a pool without workers.
 """
 
@@ -20,6 +22,7 @@ import ctypes
 from string import Template
 
 from tilewright.runtime import abi
+from tilewright.targets.cpu.support_team import team_ir
 
 # Linux numbers. Faults stay deliverable in workers, so that Python's faulthandler reports them.
 _FUTEX_WAIT_PRIVATE, _FUTEX_WAKE_PRIVATE, _SIG_SETMASK, _CLOCK_MONOTONIC = 128, 129, 2, 1
@@ -450,11 +453,23 @@ no:
   ret i1 false
 }
 
-; Whether a brief job is shared: with workers that are awake, or now and then to wake them.
-define internal i1 @share_brief(ptr %state, i64 %wanted) {
+; Whether a brief job is shared: with threads that are awake, or now and then to wake them.
+define internal i1 @share_brief(ptr %state, i64 %wanted, i1 %has_team) {
 entry:
   %misses_at = getelementptr i8, ptr %state, i64 $state_brief_misses
-  %awake = call i1 @all_awake(ptr %state, i64 %wanted)
+  br i1 %has_team, label %look_at_team, label %look_at_workers
+look_at_team:
+  %last_at = getelementptr i8, ptr %state, i64 $state_team_last_ns
+  %last = load i64, ptr %last_at, align 8
+  %now = call i64 @now_ns()
+  %since = sub i64 %now, %last
+  %team_awake = icmp ult i64 %since, $team_awake_ns
+  br label %looked
+look_at_workers:
+  %workers_awake = call i1 @all_awake(ptr %state, i64 %wanted)
+  br label %looked
+looked:
+  %awake = phi i1 [ %team_awake, %look_at_team ], [ %workers_awake, %look_at_workers ]
   br i1 %awake, label %yes, label %missed
 missed:
   %misses = load i32, ptr %misses_at, align 4
@@ -490,6 +505,7 @@ end:
   ret void
 }
 
+$team
 define i32 @tw_parallel(ptr %function, ptr %context, i64 %signed_chunks, i32 %threads_32) {
 entry:
   %asks = icmp eq i64 %signed_chunks, 0
@@ -519,9 +535,11 @@ enter:
   br i1 %mine, label %weigh, label %serial
 weigh:
   %wanted = sub i64 %threads, 1
+  %team = call ptr @team_of(ptr %state, i64 %threads)
+  %has_team = icmp ne ptr %team, null
   br i1 %brief, label %weigh_brief, label %staff
 weigh_brief:
-  %shared = call i1 @share_brief(ptr %state, i64 %wanted)
+  %shared = call i1 @share_brief(ptr %state, i64 %wanted, i1 %has_team)
   br i1 %shared, label %staff, label %leave
 leave:
   store atomic i32 0, ptr %busy release, align 4
@@ -530,7 +548,9 @@ staff:
   %started_at = getelementptr i8, ptr %state, i64 $state_started
   %started_32 = load i32, ptr %started_at, align 4
   %started = zext i32 %started_32 to i64
-  %short = icmp ult i64 %started, %wanted
+  %few = icmp ult i64 %started, %wanted
+  %own = xor i1 %has_team, true
+  %short = and i1 %few, %own
   br i1 %short, label %hire, label %publish
 hire:
   %hired = call i64 @start_workers(ptr %state, i64 %wanted)
@@ -546,10 +566,17 @@ publish:
   store atomic i64 0, ptr %done monotonic, align 8
   store atomic i32 0, ptr %cancelled_at monotonic, align 4
   call void @publish(ptr %state, i64 %chunks, i64 %threads)
+  br i1 %has_team, label %lend, label %wake
+lend:
+  call void @run_in_team(ptr %state, ptr %team, i64 %chunks)
+  br label %finished
+wake:
   %invited = call i64 @llvm.smin.i64(i64 %wanted, i64 %there)
   call void @wake_workers(ptr %state, i64 %invited)
   call void @run_chunks(ptr %state, i64 0)
   call void @wait_for_chunks(ptr %state, ptr %done, i64 %chunks)
+  br label %finished
+finished:
   %cancelled = load atomic i32, ptr %cancelled_at monotonic, align 4
   store atomic i32 0, ptr %busy release, align 4
   ret i32 %cancelled
@@ -582,6 +609,7 @@ def pool_ir(pause_intrinsic: str, pause_call: str, futex_number: int, gettid_num
         abi.offsets(abi.PoolState, "state"),
         **abi.offsets(abi.WorkerLine, "worker"),
         **abi.offsets(abi.PoolAnchor, "anchor"),
+        team=team_ir(),
         state_size=ctypes.sizeof(abi.PoolState),
         worker_size=ctypes.sizeof(abi.WorkerLine),
         blocked_signals=blocked,
@@ -596,6 +624,7 @@ def pool_ir(pause_intrinsic: str, pause_call: str, futex_number: int, gettid_num
         spins_between_clock_reads=_SPINS_BETWEEN_CLOCK_READS,
         spins_before_yield=_SPINS_BEFORE_YIELD,
         spin_ns=abi.SPIN_NS,
+        team_awake_ns=abi.TEAM_AWAKE_NS,
         brief_jobs_a_wake=abi.BRIEF_JOBS_A_WAKE,
         claims_per_range=_CLAIMS_PER_RANGE,
         chunk_bits=abi.CHUNK_BITS,
