@@ -22,6 +22,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
     from tilewright.passes.array.array_align_rows import ArrayAlignRowsPass
     from tilewright.passes.array.array_bubble_up_slices import ArrayBubbleUpSlicesPass
     from tilewright.passes.array.array_collapse_dims import ArrayCollapseDimsPass
+    from tilewright.passes.array.array_convolve_by_positions import ArrayConvolveByPositionsPass
     from tilewright.passes.array.array_convolve_by_products import ArrayConvolveByProductsPass
     from tilewright.passes.array.array_convolve_channels_last import ArrayConvolveChannelsLastPass
     from tilewright.passes.array.array_copy_reshapes import ArrayCopyReshapesPass
@@ -48,6 +49,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
     passes = [
         (True, ArrayDropCollectivesPass()),  # remove collectives, which are the identity on one device
         (not cores, ArrayBubbleUpSlicesPass()),  # compute only what is taken, before anything is shared or grouped
+        (True, ArrayConvolveByPositionsPass(leaves_images=vectors)),  # gradients of weights: a matmul for each position
         (True, ArraySimplifyPass()),  # fold constants, merge equal and drop dead operations before any grouping
         (vectors, ArrayJoinContractionsPass()),  # one contraction for sums of shallow ones, before views are copied
         (vectors, ArrayConvolveChannelsLastPass()),  # choose NHWC or NCHW convolutions before dims are matched by order

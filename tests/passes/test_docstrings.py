@@ -18,6 +18,7 @@ from tests.passes.pass_support import numbered, parse, random_inputs, run, unit_
 from tilewright import passes
 from tilewright.machines.machine import Machine, Model, load, with_caches
 from tilewright.passes import program_memory
+from tilewright.passes.array.array_convolve_by_positions import ArrayConvolveByPositionsPass
 from tilewright.passes.array.array_convolve_by_products import ArrayConvolveByProductsPass
 from tilewright.passes.array.array_convolve_channels_last import ArrayConvolveChannelsLastPass
 from tilewright.passes.array.array_split_k import ArraySplitKPass
@@ -35,6 +36,7 @@ ARRAY_PASSES = {each.name: each for model in Model for each in array_to_tile(mod
 PASSES = [*ARRAY_PASSES.values(), *tile_to_vectors(), *tile_to_warps(), *FOR_CORES]
 # They add up in another order: rounded results differ, those of whole numbers do not.
 REORDERING = (
+    ArrayConvolveByPositionsPass,
     ArrayConvolveByProductsPass,
     ArrayConvolveChannelsLastPass,
     ArraySplitKPass,

@@ -22,6 +22,10 @@ from tilewright.machines.machine import Machine, Memory
 MOST_TAPS = 128
 # Results of a step are read and written; nothing but products keeps the units busy for so much of the time.
 _STEP_CYCLES, _PRODUCT_SHARE = 7, 1 / 1.3
+# Results of a step whose right operand is a view of the image.
+_COLUMN_STEP_CYCLES = 12
+# An element that is copied to the rows of a matmul from a window with holes.
+_APART_CYCLES = 4
 # The same of products of weights with columns of windows.
 _COLUMNS_SHARE = 1 / 1.35
 # The same of products of weights with rows of the image.
@@ -105,9 +109,22 @@ class Convolution:
         columns = -(-self.results // machine.lanes(self.dtype))
         rows, depth = math.prod(self.positions) * self.batch, math.prod(self.window) * self.channels
         products = rows * columns * depth / machine.vector.fma_per_cycle
-        stepping = _STEP_CYCLES * rows * columns * depth / self.window[-1]
+        copied = rows * depth * (1 if self.dilation[-1] == 1 else _APART_CYCLES)
         moved = self.channels * (self.batch * math.prod(self.image) + self.results * math.prod(self.window))
-        cycles = (products + stepping) / _PRODUCT_SHARE + rows * depth + _MOVED_CYCLES * moved
+        cycles = products / _PRODUCT_SHARE + copied + _MOVED_CYCLES * moved
+        return cycles / machine.clock_hertz
+
+    def image_columns_seconds(self, machine: Machine) -> float:
+        """With images last, and one matmul whose columns are images at each position, read from a view of them: of
+        weights that are stored in any layout. A step of the depth is a row of the window."""
+        if self.groups > 1 or math.prod(self.window) <= math.prod(self.positions):
+            return math.inf
+        columns = -(-math.prod(self.positions) * self.batch // machine.lanes(self.dtype))
+        depth = math.prod(self.window) * self.channels
+        products = self.results * columns * depth / machine.vector.fma_per_cycle
+        stepping = _COLUMN_STEP_CYCLES * self.results * columns * depth / self.window[-1]
+        moved = self.channels * self.batch * math.prod(self.image)
+        cycles = products / _PRODUCT_SHARE + stepping + _MOVED_CYCLES * moved
         return cycles / machine.clock_hertz
 
     def windows_seconds(self, machine: Machine) -> float:

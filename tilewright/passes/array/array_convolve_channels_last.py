@@ -4,7 +4,7 @@ A convolution is a matmul of image windows with the weights. With channels last,
 contiguous in both operands: the windows are a view of the padded image, which the matmul reads in place. A depthwise
 convolution fills vectors with channels instead, and its sum over the window's positions is unrolled. Later operations
 keep channels last as well, up to the first one that needs the program's order of dims. If the window is as large as the
-image, as in gradients of weights, images are the last dim instead, and rows of a matmul.
+image, as in gradients of weights, images are the last dim instead, and rows or columns of a matmul.
 
 With channels first, nothing is transposed. Small images are copied window by window to the columns of a matmul, which
 reads the weights once, in the order in which they are stored. A depthwise convolution fills vectors with the positions
@@ -86,6 +86,7 @@ class ArrayConvolveChannelsLastPass:
         choices: dict[str, tuple[float, Callable[[], None]]] = {
             "channels last": (last_s + sizes.channels_last_seconds(machine), writer.write),
             "images last": (sizes.images_last_seconds(machine), writer.write_images_last),
+            "images last, as columns": (sizes.image_columns_seconds(machine), writer.write_image_columns),
             "channels first": (first_s + sizes.channels_first_seconds(machine), lambda: None),
             "windows as columns": (first_s + sizes.windows_seconds(machine), lambda: ordered.write_product(machine)),
             "rows of channels": (first_s + sizes.taps_seconds(machine), lambda: ordered.write_taps(machine)),
@@ -157,6 +158,27 @@ class _Writer:
         summed = (0, *range(1 + rank, 1 + 2 * rank))
         product = self._contract(windows, weights, summed, range(1 + rank))
         self.values.replace(self.op, product, (rank, rank + 1, *range(rank)))
+
+    def write_image_columns(self) -> None:
+        """The same matmuls with their operands swapped: the weights are read as they are stored, and the columns of the
+        right operand, positions and images, are a view of the padded image."""
+        sizes, rank = self.sizes, len(self.sizes.window)
+        image = self._padded(self.values.transposed(self.op, self.op.operands[0], (1, *range(2, 2 + rank), 0)))
+        shape = array_type(image).shape
+        pitches = [math.prod(shape[d + 2 :]) for d in range(rank)]
+        steps = [n * p for gaps in (sizes.dilation, sizes.strides) for n, p in zip(gaps, pitches, strict=True)]
+        columns = (*sizes.positions, sizes.batch)
+        if sizes.strides[-1] == 1:
+            # Images at one position and the next lie side by side.
+            steps.pop()
+            columns = (*sizes.positions[:-1], sizes.positions[-1] * sizes.batch)
+        flat = self._reshaped(image, (shape[0], math.prod(shape[1:])))
+        windows = self._add(
+            array.UnfoldOp(arguments=[flat], axis=1, sizes=(*sizes.window, *columns), steps=(*steps, 1))
+        )
+        product = self._contract(self.op.operands[1], windows, range(1, 2 + rank), range(1 + rank))
+        split = self._reshaped(product, (sizes.results, *sizes.positions, sizes.batch))
+        self.values.replace(self.op, split, (1 + rank, 0, *range(1, 1 + rank)))
 
     def _add(self, made: array.ArrayOp) -> SSAValue:
         return self.values.add(self.op, made)

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright import api as tw
 from tilewright.api.array import Array
-from tilewright.interop.torch.operators.padding import padded
 from tilewright.interop.torch.registry import operator
 
 Sizes = tuple[int, ...]
-# Elements of a window up to which the gradient of the weight is a product each. One correlation takes 0.9 to 1.0 times
-# as long at 56 x 56 places of ResNet-18 (batch 8, one thread), 1.1 times at 28 x 28, 1.2 to 1.4 at 14 x 14, 1.6 at
-# 7 x 7 and 1.6 to 1.8 under windows of one element; of 49 elements 0.8 times.
-_MAX_PRODUCTS = 25
 
 
 @dataclass(frozen=True)
@@ -85,23 +78,7 @@ def transposed(x: Array, w: Array, geometry: Geometry, sizes: Sequence[int]) -> 
 
 def weight_gradient(x: Array, grad: Array, geometry: Geometry, window: Sequence[int]) -> Array:
     """The gradient of `w` in a correlation of `x` with `w` (O, C / groups, *window), whose result has the gradient
-    `grad`: for each element of the window a matmul over the batch and all positions."""
-    if math.prod(window) > _MAX_PRODUCTS:
-        return _correlated_gradient(x, grad, geometry, window)
-    groups, batch, counts = geometry.groups, x.shape[0], grad.shape[2:]
-    grown = padded(x, (0, 0, *geometry.padding), (0, 0, *geometry.padding))
-    rows = tw.reshape(grad, (batch, groups, grad.shape[1] // groups, math.prod(counts)))
-    found: list[Array] = []
-    for place in itertools.product(*map(range, window)):
-        along = zip(place, geometry.dilation, counts, geometry.stride, strict=True)
-        seen = grown[(..., *(slice(at * d, at * d + (n - 1) * s + 1, s) for at, d, n, s in along))]
-        columns = tw.reshape(seen, (batch, groups, x.shape[1] // groups, math.prod(counts)))
-        found.append(tw.einsum("bgop,bgcp->goc", rows, columns))
-    return tw.reshape(tw.stack(found, axis=-1), (grad.shape[1], x.shape[1] // groups, *window))
-
-
-def _correlated_gradient(x: Array, grad: Array, geometry: Geometry, window: Sequence[int]) -> Array:
-    """`weight_gradient` as one correlation: batch and channels change roles, as do stride and dilation."""
+    `grad`, as a correlation: batch and channels change roles, as do stride and dilation."""
     # Padding and cuts leave just as many places as the window has elements.
     along = zip(grad.shape[2:], geometry.stride, window, geometry.dilation, x.shape[2:], geometry.padding, strict=True)
     high = [(n - 1) * s + (k - 1) * d + 1 - size - low for n, s, k, d, size, low in along]
