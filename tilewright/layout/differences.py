@@ -81,14 +81,16 @@ def common_run(source: Table, target: Table) -> int:
     return run
 
 
-def first_run(memory: Layout) -> int:
-    """Elements that follow each other in a memory without a gap."""
-    run = 1
-    for digit in sorted((d for d in memory.iters if d.stride), key=lambda d: d.stride):
-        if digit.stride != run:
+def first_run(memory: Layout) -> tuple[int, int]:
+    """How many elements follow each other in a memory at equal distances, and how far apart they are: 1 without a
+    gap."""
+    digits = sorted((d for d in memory.iters if d.stride), key=lambda d: d.stride)
+    run, apart = 1, digits[0].stride if digits else 1
+    for digit in digits:
+        if digit.stride != run * apart:
             break
         run *= static(digit.extent)
-    return run
+    return run, apart
 
 
 def lanes_are_neighbours(registers: Table, strides: Mapping[Content, int]) -> bool:

@@ -379,8 +379,9 @@ class Planner:
             )
         tables = refine(registers, memory_layout)
         if "simd" in registers.axes and tables is not None:
-            run = first_run(memory_layout)
-            lines = -(-prod(memory_layout.static_shape) // run) * -(-run * self.item_bytes // memory.line_bytes)
+            run, apart = first_run(memory_layout)
+            lines_of_run = -(-((run - 1) * apart + 1) * self.item_bytes // memory.line_bytes)
+            lines = -(-prod(memory_layout.static_shape) // run) * min(run, lines_of_run)
             places = {content: slot.stride for slot, content in tables[1].slots.items() if is_memory(slot.axis)}
             return self._vector_step(move, result, tables[0], places, lines, memory)
         access = register_access(registers, memory_layout, self.item_bytes, self._ports(memory))

@@ -160,8 +160,8 @@ class _Writer:
         self.values.replace(self.op, product, (rank, rank + 1, *range(rank)))
 
     def write_image_columns(self) -> None:
-        """The same matmuls with their operands swapped: the weights are read as they are stored, and the columns of the
-        right operand, positions and images, are a view of the padded image."""
+        """One matmul of the weights, as they are stored, with a view of the padded image, whose columns are images at
+        each position."""
         sizes, rank = self.sizes, len(self.sizes.window)
         image = self._padded(self.values.transposed(self.op, self.op.operands[0], (1, *range(2, 2 + rank), 0)))
         shape = array_type(image).shape

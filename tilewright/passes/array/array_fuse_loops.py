@@ -28,13 +28,12 @@ After:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from xdsl.ir import Block, Operation, SSAValue
 
-from tilewright import ops
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dialects.rewriting import in_block
@@ -43,6 +42,7 @@ from tilewright.passes.array.fusion import (
     BlockOrder,
     describe,
     inline_closure,
+    is_cheap,
     is_inline,
     is_unit_reshape,
     make_group,
@@ -122,24 +122,54 @@ def _fuse_block(unit: Unit, block: Block) -> None:
             own = group_of[op]
             continues = own.ops == {op} and _continues(order, op, own.inline, other, windows)
             reason = None if continues else _refusal(order, own, other, members_of, planner)
+            joined = [own]
+            if reason and isinstance(op, array.ReduceOp) and op.part is not None:
+                joined = _in_parts_of(op, other, group_of)
+                reason = _refusal(order, _union(joined), other, members_of, planner)
             subject = f"{describe([producer])} into {describe([op])} at {where(op)}"
             unit.remarks.append(
                 Remark("array-fuse-loops", subject, "not fused" if reason else "fused", reason or "computed once")
             )
             if reason is None:
-                # The smaller one joins the larger one.
-                merged, joining = (other, own) if len(other.ops) >= len(own.ops) else (own, other)
-                merged.ops |= joining.ops
-                merged.inline |= joining.inline
-                for member in joining.ops:
-                    group_of[member], members_of[member] = merged, merged.ops
-                order.note_group(merged.ops)
+                _merge([other, *joined], group_of, members_of)
+                order.note_group(members_of[op])
     for group in dict.fromkeys(group_of.values()):
         members = group.ops | set(inline_closure((o for op in group.ops for o in op.operands), block))
         if planner.shuffles_lanes:
             members |= _stored_transpose(unit, group.ops, members, block)
         make_group(block, members, "loop", describe(sorted(group.ops, key=order.index.__getitem__)))
     _group_rest(block)
+
+
+def _union(groups: Sequence[_Group]) -> _Group:
+    ops, inline = set[Operation](), set[Operation]()
+    return _Group(ops.union(*(each.ops for each in groups)), inline.union(*(each.inline for each in groups)))
+
+
+def _merge(
+    groups: Sequence[_Group], group_of: dict[Operation, _Group], members_of: dict[Operation, set[Operation]]
+) -> None:
+    """Make one group of several: the smaller ones join the largest, the first of these."""
+    merged = max(groups, key=lambda each: len(each.ops))
+    for joining in groups:
+        if joining is merged:
+            continue
+        merged.ops |= joining.ops
+        merged.inline |= joining.inline
+        for member in joining.ops:
+            group_of[member], members_of[member] = merged, merged.ops
+
+
+def _in_parts_of(op: array.ReduceOp, producer: _Group, group_of: Mapping[Operation, _Group]) -> list[_Group]:
+    """The groups of the reductions in parts that read what a group computes, that of `op` first: together they need not
+    store it, which none of them may alone."""
+    found = {group_of[op]: None}
+    for member in producer.ops:
+        for user in users(member.results[0]):
+            if isinstance(user, array.ReduceOp) and user.part is not None and user in group_of:
+                found[group_of[user]] = None
+    found.pop(producer, None)
+    return list(found)
 
 
 def _stored_transpose(unit: Unit, ops_: set[Operation], members: set[Operation], block: Block) -> set[Operation]:
@@ -378,7 +408,7 @@ def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space, p
         if isinstance(op, array.ReduceOp) and at != row:
             return "a reduction would be read at shifted coordinates"
         permuted = permutes_gathers and _gathers_in_any_order(op, at, straight)
-        if at not in (straight, row) and not _cheap(op) and not permuted:
+        if at not in (straight, row) and not is_cheap(op) and not permuted:
             return f"{describe([op])} would be repeated for every element that reads it"
     return None
 
@@ -404,13 +434,6 @@ def _root_coordinates(shape: tuple[int, ...], space: _Space) -> tuple[Any, ...] 
 def _canonical(shape: tuple[int, ...], at: tuple[Any, ...]) -> tuple[Any, ...]:
     """Coordinates without those of unit dimensions."""
     return tuple(c for c, n in zip(at, shape, strict=True) if n != 1 and c != -1)
-
-
-def _cheap(op: Operation) -> bool:
-    """Cheap functions may be read at any coordinates."""
-    if isinstance(op, array.MapOp):
-        return ops.FUNCTIONS[op.fn].cost in (ops.MOVE, ops.ALU, ops.MULTIPLY)
-    return isinstance(op, array.CastOp | array.BitcastOp)
 
 
 def _operand_coordinates(op: Operation, at: tuple[Any, ...]) -> Iterable[tuple[SSAValue, tuple[Any, ...]]]:

@@ -34,6 +34,7 @@ from tilewright.dialects.rewriting import erase, insert_like
 from tilewright.errors import CompilerBug
 from tilewright.passes.array.array_simplify import drop_unused
 from tilewright.passes.array.fusion import ELEMENTWISE, describe, is_splat
+from tilewright.passes.array.reduction_sources import copy_sources
 from tilewright.passes.array.split_sums import LEAST_PART, MOST_PARTS, parts_of, replace_by_parts
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.primitives import ArrayType
@@ -68,6 +69,8 @@ class ArraySplitReductionsPass:
             for op in [op for op in block.ops if isinstance(op, array.ReduceOp)]:
                 if not self.fills_cores or not _share_among_cores(unit, op):
                     _consider_reduction(unit, op)
+            if not self.fills_cores:
+                copy_sources(block)
             drop_unused(block)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from xdsl.dialects.builtin import LocationAttr, StringAttr, UnknownLoc
 from xdsl.ir import Block, Operation, Region, SSAValue
 
+from tilewright import ops
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dialects.rewriting import in_block
@@ -17,6 +18,13 @@ from tilewright.dialects.walks import producers_first
 INDEX_MAPS = (array.BroadcastOp, array.TransposeOp, array.SliceOp, array.ReverseOp, array.UnfoldOp)
 _INLINE = frozenset((array.IotaOp, *INDEX_MAPS))
 ELEMENTWISE = (array.MapOp, array.CastOp, array.BitcastOp)
+
+
+def is_cheap(op: Operation) -> bool:
+    """An elementwise operation of a cycle or so for each vector, which may be computed again where it is read."""
+    if isinstance(op, array.MapOp):
+        return ops.FUNCTIONS[op.fn].cost in (ops.MOVE, ops.ALU, ops.MULTIPLY)
+    return isinstance(op, array.CastOp | array.BitcastOp)
 
 
 def is_unit_reshape(op: Operation) -> bool:

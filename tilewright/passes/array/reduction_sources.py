@@ -1,0 +1,108 @@
+"""Copies of the elementwise operations before reductions in parts, which store nothing but their parts.
+
+An array that such reductions read and that is used after them would be stored first, and read as often as it is used.
+If a few operations compute it, they are written twice instead: for the reductions that can run together, and for its
+other uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from xdsl.ir import Block, Operation, SSAValue
+
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type, rebuilt
+from tilewright.dialects.rewriting import insert_like
+from tilewright.passes.array.fusion import ELEMENTWISE, is_cheap
+
+# More operations, or operations on more arrays, take as long as an array that is stored and read.
+_MOST_COPIED, _MOST_ARRAYS = 8, 2
+
+
+_FUSED = (*ELEMENTWISE, array.BroadcastOp, array.ReshapeOp, array.ReduceOp)
+
+
+@dataclass
+class _Together:
+    """Reductions in parts of one shape, none of which needs the result of another."""
+
+    reductions: list[array.ReduceOp]
+    copies: dict[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
+
+    def takes(self, op: array.ReduceOp) -> bool:
+        first = self.reductions[0]
+        same = array_type(op.operands[0]).shape == array_type(first.operands[0]).shape
+        same = same and (op.axes, op.part, op.part_axis) == (first.axes, first.part, first.part_axis)
+        return same and not _needs(op, self.reductions)
+
+
+def _needs(op: Operation, others: Sequence[Operation]) -> bool:
+    """Whether an operation is computed from the result of one of others, which come before it."""
+    pending, seen = list(op.operands), set[SSAValue]()
+    while pending:
+        value = pending.pop()
+        if value in seen or not isinstance(value.owner, Operation):
+            continue
+        if value.owner in others:
+            return True
+        seen.add(value)
+        pending += value.owner.operands
+    return False
+
+
+def copy_sources(block: Block) -> None:
+    """Give the reductions in parts of a block sources of their own, where few quick operations compute these."""
+    groups: list[_Together] = []
+    for op in block.ops:
+        if isinstance(op, array.ReduceOp) and op.part is not None:
+            group = next((each for each in groups if each.takes(op)), None)
+            if group is None:
+                groups.append(_Together([op]))
+            else:
+                group.reductions.append(op)
+    for group in groups:
+        _copy_for(group)
+
+
+def _copy_for(group: _Together) -> None:
+    own = _own(group)
+    if not 0 < len(own) <= _MOST_COPIED or len(_arrays(own)) > _MOST_ARRAYS:
+        return
+    users = [use.operation for op in own for use in op.results[0].uses]
+    others = [user for user in users if user not in own and user not in group.reductions]
+    # An array that something else reads, or that the program returns, is stored anyway.
+    if not others or not all(isinstance(user, _FUSED) for user in others):
+        return
+    for op in group.reductions:
+        op.operands[0] = _copied(group, op.operands[0], own, op)
+
+
+def _own(group: _Together) -> set[Operation]:
+    """The cheap operations, and broadcasts among them, between the reductions and what is stored in any case."""
+    found: set[Operation] = set()
+    pending = [op.operands[0].owner for op in group.reductions]
+    while pending and len(found) <= _MOST_COPIED:
+        op = pending.pop()
+        if isinstance(op, Operation) and op not in found and (is_cheap(op) or isinstance(op, array.BroadcastOp)):
+            found.add(op)
+            pending += [operand.owner for operand in op.operands]
+    return found
+
+
+def _arrays(own: set[Operation]) -> set[SSAValue]:
+    """The arrays that operations read as a whole."""
+    read = {(operand, op) for op in own for operand in op.operands if operand.owner not in own}
+    return {operand for operand, op in read if array_type(operand).size == array_type(op.results[0]).size}
+
+
+def _copied(group: _Together, value: SSAValue, own: set[Operation], before: Operation) -> SSAValue:
+    op = value.owner
+    if op not in own or not isinstance(op, array.ArrayOp):
+        return value
+    if value not in group.copies:
+        made = rebuilt(op, [_copied(group, each, own, before) for each in op.operands])
+        insert_like(before, made)
+        group.copies[value] = made.results[0]
+    return group.copies[value]
