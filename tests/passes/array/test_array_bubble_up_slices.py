@@ -80,7 +80,16 @@ def test_what_is_not_taken_is_not_computed(body: str, of: str, ranges: str, resu
 
 
 @pytest.mark.parametrize(
-    ("ranges", "result"), [("0:5, 0:6", "5x6xf32"), ("3:6, 2:4", "3x2xf32"), ("0:2, 1:3", "2x2xf32")]
+    ("ranges", "result"),
+    [
+        ("0:5, 0:6", "5x6xf32"),
+        ("3:6, 2:4", "3x2xf32"),
+        ("0:2, 1:3", "2x2xf32"),
+        ("0:11:2, 0:7:3", "6x3xf32"),
+        ("1:11:3, 2:7:2", "4x3xf32"),
+        ("0:11:10, 1:7:5", "2x2xf32"),
+        ("1:2:5, 0:7:2", "1x4xf32"),
+    ],
 )
 def test_padding(ranges: str, result: str) -> None:
     body = """%zero = array.constant() {value = 7.0 : f64, resource = ""} : tensor<f32>

@@ -322,17 +322,17 @@ def _pad(slices: _Slices, op: array.PadOp, ranges: Ranges) -> SSAValue | None:
     for axis, each in enumerate(ranges):
         if each.size == result[axis]:
             continue
-        if each.stride != 1 or interior[axis]:
+        if interior[axis]:
             return None
-        first = max(each.start - low[axis], 0)
-        end = min(each.limit - low[axis], sizes[axis])
+        # Of the positions that are taken, the first one in the operand and the end of these.
+        first = max(0, -(-(low[axis] - each.start) // each.stride))
+        end = min(each.size, -(-(low[axis] + sizes[axis] - each.start) // each.stride))
         if first >= end:
             return slices.add(
                 op, array.BroadcastOp(arguments=[value], axes=(), outputs=[_tensor(_sizes(ranges), source)])
             )
-        low[axis] = max(low[axis] - each.start, 0)
-        high[axis] = each.size - low[axis] - (end - first)
-        taken[axis] = Range(first, end - first, 1)
+        taken[axis] = Range(each.start + first * each.stride - low[axis], end - first, each.stride)
+        low[axis], high[axis] = first, each.size - end
     part = slices.part(op, source, tuple(taken))
     if not any((*low, *high, *interior)):
         return part

@@ -302,7 +302,7 @@ class Lanes:
         """Whether the processor multiplies by powers of two in one step."""
         return has_features(self.builder, "avx512f", "avx512vl") and self.element in ("f32", "f64")
 
-    def scaled_by(self, exponent: Lanes, counts: Lanes) -> Lanes:
+    def scaled_by(self, exponent: Lanes, counts: Lanes | None = None) -> Lanes:
         """This value times 2^floor(exponent), `exponent` being a float, rounded once; 0 in lanes that do not count."""
         return self._of_processor("scalef", [self, exponent], counts)
 

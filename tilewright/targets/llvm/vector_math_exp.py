@@ -152,21 +152,35 @@ def expm1(x: Lanes) -> Lanes:
 
 
 def sigmoid(x: Lanes) -> Lanes:
-    """With e = exp(-|x|) and t = e / (1 + e): 1 - t from 0 up, t from -1 up, e - e t below, where e rounds worse."""
+    """With e = exp(-|x|) and t = e / (1 + e): 1 - t from 0 up, t from -1 up, e - e t below, where e rounds worse; where
+    the processor scales in one step as (m - m t) 2^n with m = e / 2^n."""
     layout = FORMATS[x.element]
     negative = x < 0.0
     lowest = negative.choose(x.constant(layout.underflow), -layout.saturated)
     reduced = reduce((-x.absolute()).at_least(lowest))
-    # e may be subnormal: keep it within the normal numbers, and what is left of its scale for the end.
-    exponent = reduced.exponent.at_least(-layout.largest_exponent // 2 << layout.significand_bits)
-    scale = (exponent + layout.bits_of(0)).as_float()
-    rest = (reduced.exponent - exponent + layout.bits_of(0)).as_float()
-    r = reduced.expm1()
-    e = scale.times_plus(r, scale)
-    t = e / (1.0 + e)
-    correction = negative.choose(scale.times_plus(r, -(e * t)), -t)
-    result = (negative.choose(scale, 1.0) + correction) * rest
+    # What rounding r lost is less than a sixth of the last place here.
+    r = reduced.r
+    less_one = (r * r).times_plus(polynomial(r, TABLES["EXPM1"][r.precision]), r)
+    if x.can_scale():
+        m = less_one + 1.0
+        t = _of_one_more(m.scaled_by(reduced.n))
+        correction = negative.choose((-m).times_plus(t, less_one), -t)
+        result = (correction + 1.0).scaled_by(negative.choose(reduced.n, 0.0))
+    else:
+        # e may be subnormal: keep it within the normal numbers, and what is left of its scale for the end.
+        exponent = reduced.exponent.at_least(-layout.largest_exponent // 2 << layout.significand_bits)
+        scale = (exponent + layout.bits_of(0)).as_float()
+        rest = (reduced.exponent - exponent + layout.bits_of(0)).as_float()
+        e = scale.times_plus(less_one, scale)
+        t = _of_one_more(e)
+        correction = negative.choose((-e).times_plus(t, scale * less_one), -t)
+        result = (negative.choose(scale, 1.0) + correction) * rest
     return (negative & (x > -1.0)).choose(t, result)
+
+
+def _of_one_more(e: Lanes) -> Lanes:
+    """e / (1 + e)."""
+    return e / (e + 1.0)
 
 
 def tanh(x: Lanes) -> Lanes:
