@@ -69,6 +69,10 @@ CONVOLUTIONS = [
     single((2, 32, 19), 32, (3,), groups=32, dilation=3),
     single((2, 4, 6, 6), 8, (3, 3), groups=4),
     single((64, 4, 30, 29), 64, (28, 28), low=1),
+    single((2, 64, 30, 9), 3, (3, 3), low=1, high=1),
+    single((1, 64, 12, 9), 3, (3, 2), dilation=2, low=1),
+    single((3, 48, 40), 2, (5,), high=2),
+    single((1, 32, 5, 6, 7), 1, (2, 1, 3), low=1),
     single((16, 3, 12, 11), 16, (6, 5), dilation=2, low=1, high=1),
     single((16, 3, 9), 16, (7,), strides=2, low=1, high=1),
 ]
@@ -92,6 +96,14 @@ def test_a_window_as_large_as_the_image_is_summed_with_images_last() -> None:
     assert "contract" in check(make)
     unit = run_through(make, ArrayConvolveChannelsLastPass)
     assert [decision for decision, _ in remarks(unit, ArrayConvolveChannelsLastPass.name)] == ["images last"]
+
+
+def test_few_results_are_rows_of_a_product_with_a_view_of_the_image() -> None:
+    """Three results would fill no vector with channels last."""
+    make = single((2, 64, 30, 9), 3, (3, 3), low=1, high=1)
+    names = check(make)
+    assert (names.count("contract"), names.count("transpose")) == (1, 0)
+    assert decisions(make) == ["shifted rows"]
 
 
 def decisions(make: Make) -> list[str]:

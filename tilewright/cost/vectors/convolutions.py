@@ -39,6 +39,8 @@ _MOVED_CYCLES, _WEIGHT_CYCLES = 2, 7
 _RUN_CYCLES, _COPY_CYCLES = 8, 4
 # The part of the time to read weights again that does not overlap with products.
 _REREAD = 0.5
+# A vector of the image that begins anywhere in a line of the cache.
+_LOAD_CYCLES = 1
 # Vectors of the image, and of weights, that are loaded in a cycle, two for each position of a window.
 _TAPS_PER_CYCLE = 1
 # Loops over the window's positions, for each part of the image that has all of these positions inside or outside: more
@@ -130,6 +132,19 @@ class Convolution:
     def windows_seconds(self, machine: Machine) -> float:
         """With channels first, of an image that is so, and matmuls whose right operands are windows, copied."""
         return min(self._merged_seconds(machine), self._images_seconds(machine))
+
+    def shifted_rows_seconds(self, machine: Machine) -> float:
+        """With channels first, of an image that is so, and a matmul for each image whose columns are all positions of
+        the padded image, between its rows too: of few results, which would not fill a vector."""
+        lanes = machine.lanes(self.dtype)
+        if self.results > lanes or self.groups > 1 or max(self.strides) > 1:
+            return math.inf
+        padded = [p + (w - 1) * d for p, _, w, d in self._geometry]
+        places = self.positions[0] * math.prod(padded[1:])
+        loads = max(self.results / machine.vector.fma_per_cycle, _LOAD_CYCLES)
+        depth = math.prod(self.window) * self.channels
+        cycles = self.batch * -(-places // lanes) * (depth * loads / _COLUMNS_SHARE + _STEP_CYCLES * self.results)
+        return (cycles + self._padding_cycles(lanes)) / machine.clock_hertz
 
     def merges_batch(self, machine: Machine) -> bool:
         """Whether the windows of all images are columns of one matmul, rather than those of each image."""

@@ -89,6 +89,7 @@ class ArrayConvolveChannelsLastPass:
             "images last, as columns": (sizes.image_columns_seconds(machine), writer.write_image_columns),
             "channels first": (first_s + sizes.channels_first_seconds(machine), lambda: None),
             "windows as columns": (first_s + sizes.windows_seconds(machine), lambda: ordered.write_product(machine)),
+            "shifted rows": (first_s + sizes.shifted_rows_seconds(machine), ordered.write_shifted_rows),
             "rows of channels": (first_s + sizes.taps_seconds(machine), lambda: ordered.write_taps(machine)),
         }
         decision, *others = sorted(choices, key=lambda name: choices[name][0])
