@@ -16,10 +16,11 @@ import itertools
 import linecache
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING
+
+import msgspec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,8 +29,7 @@ _PACKAGE_ROOT = str(Path(__file__).parent) + os.sep
 _COMMAND_LINE = _PACKAGE_ROOT + "cli" + os.sep
 
 
-@dataclass(frozen=True)
-class SourceLocation:
+class SourceLocation(msgspec.Struct, frozen=True):
     """A span in the user's source. Lines and columns count from 1; 0 means unknown."""
 
     file: str

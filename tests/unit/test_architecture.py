@@ -85,7 +85,7 @@ TESTS = Path(__file__).parents[1] / "passes"
 
 def modules_of_passes() -> list[Path]:
     found = sorted(PASSES.rglob("*.py"))
-    return [path.relative_to(PASSES) for path in found if re.search(r"^class \w+Pass:", path.read_text(), re.MULTILINE)]
+    return [path.relative_to(PASSES) for path in found if re.search(r"^class \w+Pass\(", path.read_text(), re.MULTILINE)]
 
 
 def test_passes_are_found() -> None:

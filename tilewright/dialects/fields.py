@@ -21,11 +21,11 @@ from __future__ import annotations
 
 from abc import ABCMeta
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar, cast
 
+import msgspec
 from xdsl.dialects.builtin import (
     AffineMapAttr,
     ArrayAttr,
@@ -64,8 +64,7 @@ Plain = bool | int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[s
 _REQUIRED = object()
 
 
-@dataclass(frozen=True)
-class Codec:
+class Codec(msgspec.Struct, frozen=True):
     """How values of a Python type are stored in attributes: the constraint of the IR, and both directions."""
 
     constraint: Any
@@ -172,8 +171,7 @@ class Results:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class _AttributeField:
+class _AttributeField(msgspec.Struct, frozen=True):
     """A declared attribute; the annotation of the class has its type."""
 
     default: object
@@ -212,14 +210,13 @@ def region() -> Any:
 SPECIFIERS = (operand, operands, attribute, result, results, region)
 
 
-@dataclass(frozen=True)
-class Signature:
+class Signature(msgspec.Struct, frozen=True):
     """The fields of an operation in order: operands and results (and whether each is variadic), regions, attributes."""
 
     operands: tuple[tuple[str, bool], ...] = ()
     results: tuple[tuple[str, bool], ...] = ()
     regions: tuple[str, ...] = ()
-    attributes: Mapping[str, tuple[Codec, object]] = field(default_factory=dict[str, tuple[Codec, object]])
+    attributes: Mapping[str, tuple[Codec, object]] = msgspec.field(default_factory=dict[str, tuple[Codec, object]])
     # Several variadic operands: the property `operandSegmentSizes` holds the length of each.
     has_segments: bool = False
 

@@ -33,8 +33,7 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+import msgspec
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from tilewright.dialects import array, scheduled, tile
@@ -49,8 +48,7 @@ ALIGNMENT_BYTES = 64
 INPUT, OUTPUT, CONSTANT, ARENA = "input", "output", "constant", "arena"
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """The memory of an array: `index` of an input or output, name of a constant, or byte offset in the arena."""
 
     kind: str
@@ -58,8 +56,7 @@ class Place:
     constant: str = ""
 
 
-@dataclass(eq=False)
-class Buffer:
+class Buffer(msgspec.Struct, eq=False):
     """An arena buffer alive from top-level step `start` to step `end`, both included."""
 
     type: ArrayType
@@ -73,15 +70,14 @@ class Buffer:
         return max(ALIGNMENT_BYTES, -(-self.type.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES)
 
 
-@dataclass(eq=False)
-class MemoryPlan:
+class MemoryPlan(msgspec.Struct, eq=False):
     """Places of all array values, arena size, and results that must be copied (`copies`: value to output index)."""
 
-    places: dict[SSAValue, Place] = field(default_factory=dict)
+    places: dict[SSAValue, Place] = msgspec.field(default_factory=dict)
     arena_bytes: int = 0
-    copies: list[tuple[SSAValue, int]] = field(default_factory=list)
-    buffers: list[Buffer] = field(default_factory=list)
-    spares: dict[tuple[Operation, int], int] = field(default_factory=dict)
+    copies: list[tuple[SSAValue, int]] = msgspec.field(default_factory=list)
+    buffers: list[Buffer] = msgspec.field(default_factory=list)
+    spares: dict[tuple[Operation, int], int] = msgspec.field(default_factory=dict)
 
     def report(self, count: int = 8) -> str:
         """The largest buffers as a table."""

@@ -33,10 +33,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from tilewright.dialects import array
@@ -48,8 +48,7 @@ from tilewright.passes.kernels.lower_loop_group import group_space
 from tilewright.primitives import ArrayType
 
 
-@dataclass(frozen=True)
-class ArrayCollapseDimsPass:
+class ArrayCollapseDimsPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "array-collapse-dims"
 
     def apply(self, unit: Unit) -> None:

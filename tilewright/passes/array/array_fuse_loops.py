@@ -29,9 +29,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import msgspec
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright import ops
@@ -71,8 +71,7 @@ _MAPPED = (
 )
 
 
-@dataclass(frozen=True)
-class ArrayFuseLoopsPass:
+class ArrayFuseLoopsPass(msgspec.Struct, frozen=True):
     """A symbolic pull of a merged group's roots must reach each operation at a single set of coordinates: a value that
     is consumed transposed as well as straight stays apart."""
 
@@ -83,8 +82,7 @@ class ArrayFuseLoopsPass:
             _fuse_block(unit, block)
 
 
-@dataclass(eq=False)
-class _Group:
+class _Group(msgspec.Struct, eq=False):
     """Operations that are computed together, and the inline operations that lead to what they read."""
 
     ops: set[Operation]
@@ -289,8 +287,7 @@ def _refusal(
 _PART = "part"
 
 
-@dataclass(frozen=True)
-class _Space:
+class _Space(msgspec.Struct, frozen=True):
     """The shape of all elements of a group, the dimensions that it reduces, and into how many parts, if into any."""
 
     shape: tuple[int, ...]
