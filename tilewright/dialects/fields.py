@@ -91,7 +91,25 @@ def _plain_number(attribute: IntegerAttr | FloatAttr) -> bool | int | float:
 
 
 def _integers(values: Sequence[int]) -> Attribute:
-    return DenseArrayBase.from_list(i64, [*values])
+    return _array_of(*values)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _array_of(*values: int) -> Attribute:
+    return DenseArrayBase.from_list(i64, values)
+
+
+_string = lru_cache(maxsize=4096)(StringAttr)
+_VALUES = "tilewright.values"
+
+
+def _values_of(attribute: Attribute) -> tuple[int, ...]:
+    """The integers of an array, which it keeps: they are asked for very often."""
+    kept = vars(attribute)
+    values: tuple[int, ...] | None = kept.get(_VALUES)
+    if values is None:
+        values = kept[_VALUES] = cast("DenseArrayBase[IntegerType]", attribute).get_values()
+    return values
 
 
 _CODECS: dict[str, Codec] = {
@@ -99,8 +117,8 @@ _CODECS: dict[str, Codec] = {
     "int": Codec(IntegerAttr, _number, lambda attribute: attribute.value.data),
     "float": Codec(FloatAttr, lambda value: FloatAttr(value, f64), lambda attribute: attribute.value.data),
     "float | int": Codec(FloatAttr | IntegerAttr, _number, _plain_number),
-    "str": Codec(StringAttr, StringAttr, lambda attribute: attribute.data),
-    "tuple[int, ...]": Codec(DenseArrayBase, _integers, lambda attribute: attribute.get_values()),
+    "str": Codec(StringAttr, _string, lambda attribute: attribute.data),
+    "tuple[int, ...]": Codec(DenseArrayBase, _integers, _values_of),
     "tuple[float, ...]": Codec(
         ArrayAttr[FloatAttr],
         lambda values: ArrayAttr([FloatAttr(value, f64) for value in values]),
@@ -128,7 +146,7 @@ def encode(value: Plain | Sequence[int]) -> Attribute:
         case bool() | int() | float():
             return _number(value)
         case str():
-            return StringAttr(value)
+            return _string(value)
         case AffineMap():
             return AffineMapAttr(value)
         case _:
@@ -143,7 +161,7 @@ def decode(attribute: Attribute) -> Any:
         case StringAttr() | AffineMapAttr():
             return attribute.data
         case DenseArrayBase():
-            return cast("DenseArrayBase[IntegerType]", attribute).get_values()  # `encode` makes no other arrays
+            return _values_of(attribute)  # `encode` makes no other arrays
         case _:
             return attribute
 

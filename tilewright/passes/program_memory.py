@@ -34,6 +34,7 @@ After:
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from tilewright.dialects import array, scheduled, tile
@@ -265,15 +266,16 @@ class _Planner:
 
     def _assign_offsets(self) -> None:
         """First fit in order of decreasing size."""
-        placed: list[Buffer] = []
-        for buffer in sorted(self._all_buffers(), key=lambda b: (-b.bytes, b.start)):
+        buffers = sorted(self._all_buffers(), key=lambda b: (-b.bytes, b.start))
+        starts, ends = np.array([b.start for b in buffers]), np.array([b.end for b in buffers])
+        for placed, buffer in enumerate(buffers):
             offset = 0
-            for other in sorted((p for p in placed if _meet(p, buffer)), key=lambda p: p.offset):
+            meeting = (starts[:placed] <= buffer.end) & (ends[:placed] >= buffer.start)
+            for other in sorted((buffers[n] for n in np.flatnonzero(meeting)), key=lambda b: b.offset):
                 if offset + buffer.bytes <= other.offset:
                     break
                 offset = max(offset, other.offset + other.bytes)
             buffer.offset = offset
-            placed.append(buffer)
             self.result.arena_bytes = max(self.result.arena_bytes, offset + buffer.bytes)
 
 
@@ -326,7 +328,3 @@ def _in_the_same_thread(load: tile.LoadOp, store: tile.StoreOp) -> bool:
 def _moves_elements(nest: Block | None) -> bool:
     """Whether a nest stores elements elsewhere than where it loads them."""
     return nest is not None and any(isinstance(op, tile.SortOp | tile.TopKOp) for op in nest.ops)
-
-
-def _meet(a: Buffer, b: Buffer) -> bool:
-    return a.start <= b.end and b.start <= a.end
