@@ -16,11 +16,10 @@ import itertools
 import linecache
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING
-
-import msgspec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +28,8 @@ _PACKAGE_ROOT = str(Path(__file__).parent) + os.sep
 _COMMAND_LINE = _PACKAGE_ROOT + "cli" + os.sep
 
 
-class SourceLocation(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class SourceLocation:
     """A span in the user's source. Lines and columns count from 1; 0 means unknown."""
 
     file: str
