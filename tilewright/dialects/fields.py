@@ -46,6 +46,7 @@ from xdsl.ir.affine import AffineMap
 from xdsl.irdl import (
     AttrSizedOperandSegments,
     IRDLOperation,
+    OpDef,
     VarOperandDef,
     VarResultDef,
     irdl_op_definition,
@@ -58,6 +59,7 @@ from xdsl.irdl import (
     var_result_def,
 )
 from xdsl.irdl.operations import BeforeVariadicSingleAccessor, UniqueVariadicAccessor
+from xdsl.traits import OpTrait
 
 # What attributes of operations are in Python; `Attribute` where an operation keeps one as it is.
 Plain = bool | int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | AffineMap | Attribute
@@ -250,6 +252,7 @@ class OperationType(ABCMeta):
 
 _OBJECT: Any = object
 _VIEW = "tilewright.operands"
+_MOST_VERIFIED = 1024
 
 
 class FieldsOp(IRDLOperation, metaclass=OperationType):
@@ -289,10 +292,13 @@ def operation(cls: Op) -> Op:
     for name, (codec, default) in attributes.items():
         define = prop_def if default is _REQUIRED else opt_prop_def
         setattr(cls, name, define(codec.constraint))
+    custom = cls.verify_
     made = irdl_op_definition(cls)
     for name, (codec, default) in attributes.items():
         setattr(made, name, _accessor(name, codec, default))
     definition = made.get_irdl_definition()
+    if not (definition.regions or definition.successors or _looks_around(definition)):
+        cast("Any", made).verify_ = _verifier(definition, custom)
     _read_directly(made, [name for name, _ in definition.operands], _operands)
     _read_directly(made, [name for name, _ in definition.results], attrgetter("results"))
     signature = Signature(
@@ -304,6 +310,30 @@ def operation(cls: Op) -> Op:
     )
     made.SIGNATURE = signature
     return made
+
+
+def _looks_around(definition: OpDef) -> bool:
+    """Whether a trait of an operation constrains where it is."""
+    return any(type(trait).verify is not OpTrait.verify for trait in definition.traits)
+
+
+def _verifier(definition: OpDef, custom: Callable[[Any], None]) -> Callable[[IRDLOperation], None]:
+    """Verify an operation against its definition, once for each combination of types and properties, which is all that
+    the definition constrains; what a class checks besides, each time."""
+    known: dict[tuple[object, ...], list[Attribute]] = {}
+
+    def verify(op: IRDLOperation) -> None:
+        facts = [*[o.type for o in op.operands], *[r.type for r in op.results], *op.properties.values()]
+        # The attributes that a key is of are kept, so that no other one gets the identity of any.
+        key = (len(op.operands), *op.properties, *map(id, facts))
+        if key not in known or op.attributes:
+            definition.verify(op)
+            if len(known) >= _MOST_VERIFIED:
+                known.clear()
+            known[key] = facts
+        custom(op)
+
+    return verify
 
 
 _AllOf: TypeAlias = Callable[[Operation], tuple[SSAValue, ...]]
