@@ -259,6 +259,8 @@ class FieldsOp(IRDLOperation, metaclass=OperationType):
     """An operation that `operation` defines."""
 
     SIGNATURE: ClassVar[Signature] = Signature()
+    VERIFIED_BY_TYPES: ClassVar[bool] = False
+    """Whether `verify_` looks at the types of operands and results and at properties alone."""
     # Identity, as xDSL has it; these take no call of Python.
     __eq__ = _OBJECT.__eq__
     __hash__ = _OBJECT.__hash__
@@ -298,7 +300,7 @@ def operation(cls: Op) -> Op:
         setattr(made, name, _accessor(name, codec, default))
     definition = made.get_irdl_definition()
     if not (definition.regions or definition.successors or _looks_around(definition)):
-        cast("Any", made).verify_ = _verifier(definition, custom)
+        cast("Any", made).verify_ = _verifier(definition, custom, cls.VERIFIED_BY_TYPES)
     _read_directly(made, [name for name, _ in definition.operands], _operands)
     _read_directly(made, [name for name, _ in definition.results], attrgetter("results"))
     signature = Signature(
@@ -317,9 +319,9 @@ def _looks_around(definition: OpDef) -> bool:
     return any(type(trait).verify is not OpTrait.verify for trait in definition.traits)
 
 
-def _verifier(definition: OpDef, custom: Callable[[Any], None]) -> Callable[[IRDLOperation], None]:
+def _verifier(definition: OpDef, custom: Callable[[Any], None], by_types: bool) -> Callable[[IRDLOperation], None]:
     """Verify an operation against its definition, once for each combination of types and properties, which is all that
-    the definition constrains; what a class checks besides, each time."""
+    the definition constrains; what a class checks besides, each time, unless it looks at no more either."""
     known: dict[tuple[object, ...], list[Attribute]] = {}
 
     def verify(op: IRDLOperation) -> None:
@@ -328,10 +330,13 @@ def _verifier(definition: OpDef, custom: Callable[[Any], None]) -> Callable[[IRD
         key = (len(op.operands), *op.properties, *map(id, facts))
         if key not in known or op.attributes:
             definition.verify(op)
+            if by_types:
+                custom(op)
             if len(known) >= _MOST_VERIFIED:
                 known.clear()
             known[key] = facts
-        custom(op)
+        if not by_types:
+            custom(op)
 
     return verify
 

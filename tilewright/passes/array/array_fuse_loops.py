@@ -347,7 +347,7 @@ def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space, p
 
     def reach(value: SSAValue, at: tuple[Any, ...]) -> None:
         op = value.owner
-        if not isinstance(op, Operation) or (op not in merged and not is_inline(op)):
+        if isinstance(op, Block):
             return
         if op in merged:
             known = seen.setdefault(op, set())
@@ -358,6 +358,8 @@ def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space, p
             if len(known) > 1:
                 problems.append(f"{describe([op])} would be computed more than once")
                 return
+        elif not is_inline(op):
+            return
         for operand, inner in _operand_coordinates(op, at):
             reach(operand, inner)
 
@@ -413,9 +415,12 @@ def _cheap(op: Operation) -> bool:
 def _operand_coordinates(op: Operation, at: tuple[Any, ...]) -> Iterable[tuple[SSAValue, tuple[Any, ...]]]:
     """Symbolic counterpart of the tile builder's rules."""
     if isinstance(op, ELEMENTWISE):
-        for operand in op.operands:
-            yield operand, at
-    elif isinstance(op, array.ReduceOp):
+        return [(operand, at) for operand in op.operands]
+    return _moved_coordinates(op, at)
+
+
+def _moved_coordinates(op: Operation, at: tuple[Any, ...]) -> Iterable[tuple[SSAValue, tuple[Any, ...]]]:
+    if isinstance(op, array.ReduceOp):
         shape, axes = array_type(op.operands[0]).shape, op.axes
         rest = iter(at if op.part is None else at[1:])
         yield op.operands[0], tuple(d if d in axes else next(rest) for d in range(len(shape)))
