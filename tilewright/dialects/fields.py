@@ -294,7 +294,7 @@ def operation(cls: Op) -> Op:
     for name, (codec, default) in attributes.items():
         define = prop_def if default is _REQUIRED else opt_prop_def
         setattr(cls, name, define(codec.constraint))
-    custom = cls.verify_
+    custom = cast("_Verify", cls.verify_)
     made = irdl_op_definition(cls)
     for name, (codec, default) in attributes.items():
         setattr(made, name, _accessor(name, codec, default))
@@ -314,12 +314,15 @@ def operation(cls: Op) -> Op:
     return made
 
 
+_Verify: TypeAlias = Callable[[IRDLOperation], None]
+
+
 def _looks_around(definition: OpDef) -> bool:
     """Whether a trait of an operation constrains where it is."""
     return any(type(trait).verify is not OpTrait.verify for trait in definition.traits)
 
 
-def _verifier(definition: OpDef, custom: Callable[[Any], None], by_types: bool) -> Callable[[IRDLOperation], None]:
+def _verifier(definition: OpDef, custom: _Verify, by_types: bool) -> _Verify:
     """Verify an operation against its definition, once for each combination of types and properties, which is all that
     the definition constrains; what a class checks besides, each time, unless it looks at no more either."""
     known: dict[tuple[object, ...], list[Attribute]] = {}

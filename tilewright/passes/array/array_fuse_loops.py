@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 from xdsl.ir import Block, Operation, SSAValue
@@ -412,14 +412,17 @@ def _cheap(op: Operation) -> bool:
     return isinstance(op, array.CastOp | array.BitcastOp)
 
 
-def _operand_coordinates(op: Operation, at: tuple[Any, ...]) -> Iterable[tuple[SSAValue, tuple[Any, ...]]]:
+_Coordinates: TypeAlias = tuple[Any, ...]
+
+
+def _operand_coordinates(op: Operation, at: _Coordinates) -> Iterable[tuple[SSAValue, _Coordinates]]:
     """Symbolic counterpart of the tile builder's rules."""
     if isinstance(op, ELEMENTWISE):
         return [(operand, at) for operand in op.operands]
     return _moved_coordinates(op, at)
 
 
-def _moved_coordinates(op: Operation, at: tuple[Any, ...]) -> Iterable[tuple[SSAValue, tuple[Any, ...]]]:
+def _moved_coordinates(op: Operation, at: _Coordinates) -> Iterable[tuple[SSAValue, _Coordinates]]:
     if isinstance(op, array.ReduceOp):
         shape, axes = array_type(op.operands[0]).shape, op.axes
         rest = iter(at if op.part is None else at[1:])
