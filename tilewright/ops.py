@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tilewright import dtypes
@@ -27,8 +27,7 @@ SELECT = "select"  # (bool, T, T) -> T
 MOVE, ALU, MULTIPLY, DIVIDE, TRANSCENDENTAL = "move", "alu", "multiply", "divide", "transcendental"
 
 
-@dataclass(frozen=True)
-class ScalarFunction:
+class ScalarFunction(msgspec.Struct, frozen=True):
     """One scalar function over arrays.
 
     `kinds` are the `DType.kind` letters that its operands may have. `reference` is the NumPy definition in the compute

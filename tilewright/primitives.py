@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from tilewright import collectives, dtypes, ops, routines
 from tilewright.dtypes import DType
@@ -20,8 +21,7 @@ Attributes = Mapping[str, Any]
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayType:
+class ArrayType(msgspec.Struct, frozen=True):
     """Shape and element type of one array."""
 
     shape: Shape

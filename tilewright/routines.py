@@ -25,8 +25,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from tilewright import dtypes
 from tilewright.dtypes import DType
@@ -39,8 +40,7 @@ Attributes = Mapping[str, Any]
 Rule = Callable[[Sequence[Form], Attributes], list[Form]]
 
 
-@dataclass(frozen=True)
-class Routine:
+class Routine(msgspec.Struct, frozen=True):
     """One routine.
 
     Attributes:
@@ -67,15 +67,14 @@ class Routine:
 ROUTINES: dict[str, Routine] = {}
 
 
-@dataclass(frozen=True)
-class _Registered:
+class _Registered(msgspec.Struct, frozen=True):
     """The registration of a rule: name, rank, cost and attributes."""
 
     name: str
     trailing: tuple[int, ...]
     flops: Callable[[Sequence[Form], Sequence[Form]], float]
     reports: bool = False
-    attributes: Mapping[str, type] = field(default_factory=dict[str, type])
+    attributes: Mapping[str, type] = msgspec.field(default_factory=dict[str, type])
 
     def __call__(self, rule: Rule) -> Rule:
         ROUTINES[self.name] = Routine(self.name, self.attributes, rule, self.flops, self.trailing, self.reports)

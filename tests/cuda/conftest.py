@@ -3,13 +3,13 @@ compile products by a schedule that is given, and for machines that are smaller.
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 import tilewright as tw
 from tests.cuda.chips import built
@@ -98,7 +98,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def shrink(cores: int, cache_bytes: int = 2048, together: int = 1) -> None:
         def smaller(name: str) -> Machine:
-            return dataclasses.replace(with_caches(load(name), {"l2": cache_bytes}), cores=cores)
+            return structs.replace(with_caches(load(name), {"l2": cache_bytes}), cores=cores)
 
         monkeypatch.setattr(machines, "load", smaller)
         for module in (scheduled_order_tiles, scheduled_loop_over_tiles):

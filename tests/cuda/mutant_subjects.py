@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from msgspec.structs import replace
 
 import tilewright as tw
 from tests.cuda.chips import built

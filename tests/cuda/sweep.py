@@ -29,6 +29,7 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
+from msgspec import structs
 
 import tilewright as tw
 from tests.cuda.chips import by_definition, emulated_and_counted
@@ -228,8 +229,8 @@ def _unit_of_few(case: Case, row: Row) -> Unit:
 def with_few(chip: Machine, multiprocessors: int) -> Machine:
     """A chip with fewer multiprocessors, and their share of the cache."""
     first, cache, *others = chip.memories
-    share = dataclasses.replace(cache, bytes=cache.bytes * multiprocessors // chip.cores)
-    return dataclasses.replace(chip, cores=multiprocessors, memories=(first, share, *others))
+    share = structs.replace(cache, bytes=cache.bytes * multiprocessors // chip.cores)
+    return structs.replace(chip, cores=multiprocessors, memories=(first, share, *others))
 
 
 def _unit(

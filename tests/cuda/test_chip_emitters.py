@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 from llvmlite import ir
+from msgspec.structs import replace
 
 from tests.cuda.gemm_kernels import SHARED, i32
 from tests.emulators.ptx.emulator import run

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import tilewright as tw
 from tilewright.errors import ResourceUnavailable, TargetError, TilewrightError, ToolFailure, UnsupportedOnTargetError

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import random
 import re
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.cuda import gemm_kernels
 from tests.emulators.ptx import descriptors

@@ -3,7 +3,6 @@ without it."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import random
 from collections import Counter, defaultdict
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 import tilewright as tw
 from tests.cuda.chips import KINDS
@@ -308,7 +308,7 @@ def test_blocks_of_several_tiles(
     target: str, sizes: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Eight tiles by three blocks: of two blocks three, of one two."""
-    monkeypatch.setattr(machines, "load", lambda name: dataclasses.replace(load_machine(name), cores=3))
+    monkeypatch.setattr(machines, "load", lambda name: structs.replace(load_machine(name), cores=3))
     for module in (scheduled_loop_over_tiles, scheduled_order_tiles):
         monkeypatch.setattr(module, "blocks_together", lambda *_: 1)
     a, b = operands()

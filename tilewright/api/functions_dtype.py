@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tilewright import dtypes
@@ -33,8 +33,7 @@ _KINDS: dict[str, tuple[DType, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class FloatLimits:
+class FloatLimits(msgspec.Struct, frozen=True):
     """Limits of a float type. `smallest_normal` and `eps` are positive."""
 
     bits: int
@@ -45,8 +44,7 @@ class FloatLimits:
     dtype: DType
 
 
-@dataclass(frozen=True)
-class IntegerLimits:
+class IntegerLimits(msgspec.Struct, frozen=True):
     """Limits of an integer type."""
 
     bits: int

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tilewright.api.array import Array, located
@@ -20,8 +20,7 @@ from tilewright.errors import ArgumentError, DTypeError, ShapeError
 _MOST_LABELS, _MOST_OPTIMAL = 52, 5
 
 
-@dataclass(frozen=True)
-class _Axis:
+class _Axis(msgspec.Struct, frozen=True):
     """An axis that `...` stands for, counted from the last of them."""
 
     from_last: int

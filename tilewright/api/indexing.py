@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tilewright import dtypes
@@ -25,8 +25,7 @@ from tilewright.frontend.tracing import keeps_views
 from tilewright.primitives import Shape
 
 
-@dataclass(frozen=True)
-class _Window:
+class _Window(msgspec.Struct, frozen=True):
     """`size` elements of an axis from `start`, `step` apart (which may be negative)."""
 
     axis: int
@@ -38,16 +37,14 @@ class _Window:
         return (self.start, self.size, self.step) == (0, extent, 1)
 
 
-@dataclass(frozen=True)
-class _Point:
+class _Point(msgspec.Struct, frozen=True):
     """One element of an axis, known while tracing; the axis disappears."""
 
     axis: int
     index: int
 
 
-@dataclass(frozen=True)
-class _Lookup:
+class _Lookup(msgspec.Struct, frozen=True):
     """Elements of an axis at an array of indices, which are not negative any more. `scalar` if the axis disappears."""
 
     axis: int
@@ -55,13 +52,11 @@ class _Lookup:
     scalar: bool
 
 
-@dataclass(frozen=True)
-class _NewAxis:
+class _NewAxis(msgspec.Struct, frozen=True):
     """A new axis of size 1."""
 
 
-@dataclass(frozen=True)
-class _Gap:
+class _Gap(msgspec.Struct, frozen=True):
     """An `...` of a key: even for no axes it separates index arrays, which then are not adjacent."""
 
 

@@ -7,11 +7,11 @@ import inspect
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from types import MethodType
 from typing import Any, NamedTuple, cast, overload
 
 import numpy as np
+from msgspec.structs import replace
 
 from tilewright.api.array import Array, located
 from tilewright.api.complex_array import ComplexArray, stored_type

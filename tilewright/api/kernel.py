@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any, ClassVar, overload
 
+import msgspec
 import numpy as np
 
 from tilewright.api import tile_functions as tile_functions  # registers what kernels may call
@@ -233,8 +234,7 @@ class Kernel:
 _MOST_PLAIN = 8
 
 
-@dataclass(frozen=True, slots=True)
-class _Plain:
+class _Plain(msgspec.Struct, frozen=True):
     """Calls with `count` arrays on a device and compile-time values with the keys `static`, under these options:
     `function` takes the arrays at `order`, and its results at `results` are those of the kernel; None if it gives
     none."""
@@ -383,8 +383,7 @@ def _lifted(parameter: ArrayParameter, value: object) -> Array:
     return cast(lift(value), dtype) if dtype is not None and is_scalar(value) else lift(value)
 
 
-@dataclass(frozen=True, slots=True)
-class _OnDevice:
+class _OnDevice(msgspec.Struct, frozen=True):
     """An array of another library on a device; `restore` gives results its kind."""
 
     value: Any

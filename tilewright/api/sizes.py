@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from tilewright import events
 from tilewright.api.array import located
@@ -46,8 +47,7 @@ def bucket_sizes(dim: Dim) -> tuple[int, ...]:
     return (*dict.fromkeys(size for size in below if size >= dim.min), dim.max)
 
 
-@dataclass(frozen=True)
-class SizedProgram:
+class SizedProgram(msgspec.Struct, frozen=True):
     """One program that a function with `dims` was compiled to.
 
     Attributes:
@@ -59,8 +59,7 @@ class SizedProgram:
     why_exact: str = ""
 
 
-@dataclass(frozen=True)
-class _Runnable:
+class _Runnable(msgspec.Struct, frozen=True):
     """A program for the sizes of a call."""
 
     executable: Executable
@@ -75,12 +74,11 @@ class _Runnable:
         return build(self.result, call.restored(results))
 
 
-@dataclass
-class _Bucket:
+class _Bucket(msgspec.Struct):
     """The program for a range of sizes, or why there is none."""
 
     info: SizedProgram
-    traces: list[Lowered] = field(default_factory=list)
+    traces: list[Lowered] = msgspec.field(default_factory=list)
     padded: PaddedProgram | None = None
     executable: Executable | None = None
     why_not: str = ""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from tilewright import dtypes
 from tilewright.api.array import located, locating
@@ -35,14 +37,13 @@ Leaf = tuple[tuple[int, ...], np.dtype[Any]] | type
 _NUMBER_TYPES = {float: dtypes.f32, int: dtypes.i64, bool: dtypes.bool_, complex: dtypes.complex64}
 
 
-@dataclass(frozen=True)
-class ShapeDtype(ArrayType):
+class ShapeDtype(ArrayType, frozen=True):
     """An argument without contents, for `lower`: `tw.ShapeDtype((8, 4), tw.f32)`."""
 
     @locating
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", shape_of(self.shape))
-        object.__setattr__(self, "dtype", element_or_complex_type(self.dtype))
+        msgspec.structs.force_setattr(self, "shape", shape_of(self.shape))
+        msgspec.structs.force_setattr(self, "dtype", element_or_complex_type(self.dtype))
         check_limits(self)
 
 
@@ -62,8 +63,7 @@ class Signature(NamedTuple):
         return any(not view.is_permutation for _, view in self.views)
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """The arguments of one call: their signature, the arrays (none for `ShapeDtype`), and the way back.
 
     Arrays on a CUDA device are other libraries' own, at the `on_device` positions; `restores_device` where the results

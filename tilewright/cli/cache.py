@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import cyclopts
+from msgspec.structs import asdict
 
 from tilewright.cli.flags import Flags
 from tilewright.cli.report import Report, bytes_text, make_table, show_pairs

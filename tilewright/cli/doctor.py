@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 from cyclopts import Parameter
 
 from tilewright.cli.flags import Flags
@@ -104,7 +105,7 @@ def _host(problems: list[Problem]) -> dict[str, Any]:
         "cpu_quota": cpu_features.cpu_quota(),
         "threads": threads,
         "memory_bytes": cpu_features.usable_memory_bytes(),
-        "caches": [asdict(level) for level in cpu_features.cache_levels()],
+        "caches": [msgspec.structs.asdict(level) for level in cpu_features.cache_levels()],
         "load": list(os.getloadavg()),
     }
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
+from msgspec.structs import asdict
 
 COMPUTE, MEMORY, LAUNCH = "compute", "memory", "launch"
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(msgspec.Struct, frozen=True):
     """The predicted time and work of one call.
 
     Attributes:

@@ -13,8 +13,10 @@ The last bandwidth is that of the second-level cache where it has room for the p
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from math import ceil
+
+import msgspec
+from msgspec.structs import replace
 
 from tilewright.cost.warps.products import Epilogue, WarpProduct, warp_product_seconds
 from tilewright.machines.machine import Machine
@@ -31,8 +33,7 @@ _RESULTS_OF_A_CORE = 1024
 _WORTH = 1.25
 
 
-@dataclass(frozen=True)
-class SplitK:
+class SplitK(msgspec.Struct, frozen=True):
     """Parts of `part` of the depth, the last of which may be shorter, in `seconds` of predicted time with the kernel
     that adds them; `whole_s`: the time without parts."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True)
-class MatmulTile:
+class MatmulTile(msgspec.Struct, frozen=True):
     """Block sizes of a matmul."""
 
     rows: int

@@ -20,7 +20,7 @@ Attributes and type rules are those of `tilewright.primitives`; `shape` and `dty
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from xdsl.ir import Attribute, Dialect, Region, SSAValue
 from xdsl.irdl import (
@@ -56,6 +56,7 @@ FROM_RESULT: dict[str, tuple[str, ...]] = {
 class ArrayOp(PlainOp):
     """An operation that is a primitive: verified by `primitives.infer`."""
 
+    VERIFIED_BY_TYPES: ClassVar[bool] = True
     arguments: Sequence[SSAValue] = operands(default=())
     outputs: Results = results(default=())
 

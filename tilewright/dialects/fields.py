@@ -21,11 +21,11 @@ from __future__ import annotations
 
 from abc import ABCMeta
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar, cast
 
+import msgspec
 from xdsl.dialects.builtin import (
     AffineMapAttr,
     ArrayAttr,
@@ -46,6 +46,7 @@ from xdsl.ir.affine import AffineMap
 from xdsl.irdl import (
     AttrSizedOperandSegments,
     IRDLOperation,
+    OpDef,
     VarOperandDef,
     VarResultDef,
     irdl_op_definition,
@@ -58,14 +59,14 @@ from xdsl.irdl import (
     var_result_def,
 )
 from xdsl.irdl.operations import BeforeVariadicSingleAccessor, UniqueVariadicAccessor
+from xdsl.traits import OpTrait
 
 # What attributes of operations are in Python; `Attribute` where an operation keeps one as it is.
 Plain = bool | int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | AffineMap | Attribute
 _REQUIRED = object()
 
 
-@dataclass(frozen=True)
-class Codec:
+class Codec(msgspec.Struct, frozen=True):
     """How values of a Python type are stored in attributes: the constraint of the IR, and both directions."""
 
     constraint: Any
@@ -92,7 +93,25 @@ def _plain_number(attribute: IntegerAttr | FloatAttr) -> bool | int | float:
 
 
 def _integers(values: Sequence[int]) -> Attribute:
-    return DenseArrayBase.from_list(i64, [*values])
+    return _array_of(*values)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _array_of(*values: int) -> Attribute:
+    return DenseArrayBase.from_list(i64, values)
+
+
+_string = lru_cache(maxsize=4096)(StringAttr)
+_VALUES = "tilewright.values"
+
+
+def _values_of(attribute: Attribute) -> tuple[int, ...]:
+    """The integers of an array, which it keeps: they are asked for very often."""
+    kept = vars(attribute)
+    values: tuple[int, ...] | None = kept.get(_VALUES)
+    if values is None:
+        values = kept[_VALUES] = cast("DenseArrayBase[IntegerType]", attribute).get_values()
+    return values
 
 
 _CODECS: dict[str, Codec] = {
@@ -100,8 +119,8 @@ _CODECS: dict[str, Codec] = {
     "int": Codec(IntegerAttr, _number, lambda attribute: attribute.value.data),
     "float": Codec(FloatAttr, lambda value: FloatAttr(value, f64), lambda attribute: attribute.value.data),
     "float | int": Codec(FloatAttr | IntegerAttr, _number, _plain_number),
-    "str": Codec(StringAttr, StringAttr, lambda attribute: attribute.data),
-    "tuple[int, ...]": Codec(DenseArrayBase, _integers, lambda attribute: attribute.get_values()),
+    "str": Codec(StringAttr, _string, lambda attribute: attribute.data),
+    "tuple[int, ...]": Codec(DenseArrayBase, _integers, _values_of),
     "tuple[float, ...]": Codec(
         ArrayAttr[FloatAttr],
         lambda values: ArrayAttr([FloatAttr(value, f64) for value in values]),
@@ -129,7 +148,7 @@ def encode(value: Plain | Sequence[int]) -> Attribute:
         case bool() | int() | float():
             return _number(value)
         case str():
-            return StringAttr(value)
+            return _string(value)
         case AffineMap():
             return AffineMapAttr(value)
         case _:
@@ -144,7 +163,7 @@ def decode(attribute: Attribute) -> Any:
         case StringAttr() | AffineMapAttr():
             return attribute.data
         case DenseArrayBase():
-            return cast("DenseArrayBase[IntegerType]", attribute).get_values()  # `encode` makes no other arrays
+            return _values_of(attribute)  # `encode` makes no other arrays
         case _:
             return attribute
 
@@ -172,8 +191,7 @@ class Results:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class _AttributeField:
+class _AttributeField(msgspec.Struct, frozen=True):
     """A declared attribute; the annotation of the class has its type."""
 
     default: object
@@ -212,14 +230,13 @@ def region() -> Any:
 SPECIFIERS = (operand, operands, attribute, result, results, region)
 
 
-@dataclass(frozen=True)
-class Signature:
+class Signature(msgspec.Struct, frozen=True):
     """The fields of an operation in order: operands and results (and whether each is variadic), regions, attributes."""
 
     operands: tuple[tuple[str, bool], ...] = ()
     results: tuple[tuple[str, bool], ...] = ()
     regions: tuple[str, ...] = ()
-    attributes: Mapping[str, tuple[Codec, object]] = field(default_factory=dict[str, tuple[Codec, object]])
+    attributes: Mapping[str, tuple[Codec, object]] = msgspec.field(default_factory=dict[str, tuple[Codec, object]])
     # Several variadic operands: the property `operandSegmentSizes` holds the length of each.
     has_segments: bool = False
 
@@ -235,12 +252,15 @@ class OperationType(ABCMeta):
 
 _OBJECT: Any = object
 _VIEW = "tilewright.operands"
+_MOST_VERIFIED = 1024
 
 
 class FieldsOp(IRDLOperation, metaclass=OperationType):
     """An operation that `operation` defines."""
 
     SIGNATURE: ClassVar[Signature] = Signature()
+    VERIFIED_BY_TYPES: ClassVar[bool] = False
+    """Whether `verify_` looks at the types of operands and results and at properties alone."""
     # Identity, as xDSL has it; these take no call of Python.
     __eq__ = _OBJECT.__eq__
     __hash__ = _OBJECT.__hash__
@@ -274,10 +294,13 @@ def operation(cls: Op) -> Op:
     for name, (codec, default) in attributes.items():
         define = prop_def if default is _REQUIRED else opt_prop_def
         setattr(cls, name, define(codec.constraint))
+    custom = cast("_Verify", cls.verify_)
     made = irdl_op_definition(cls)
     for name, (codec, default) in attributes.items():
         setattr(made, name, _accessor(name, codec, default))
     definition = made.get_irdl_definition()
+    if not (definition.regions or definition.successors or _looks_around(definition)):
+        cast("Any", made).verify_ = _verifier(definition, custom, cls.VERIFIED_BY_TYPES)
     _read_directly(made, [name for name, _ in definition.operands], _operands)
     _read_directly(made, [name for name, _ in definition.results], attrgetter("results"))
     signature = Signature(
@@ -289,6 +312,36 @@ def operation(cls: Op) -> Op:
     )
     made.SIGNATURE = signature
     return made
+
+
+_Verify: TypeAlias = Callable[[IRDLOperation], None]
+
+
+def _looks_around(definition: OpDef) -> bool:
+    """Whether a trait of an operation constrains where it is."""
+    return any(type(trait).verify is not OpTrait.verify for trait in definition.traits)
+
+
+def _verifier(definition: OpDef, custom: _Verify, by_types: bool) -> _Verify:
+    """Verify an operation against its definition, once for each combination of types and properties, which is all that
+    the definition constrains; what a class checks besides, each time, unless it looks at no more either."""
+    known: dict[tuple[object, ...], list[Attribute]] = {}
+
+    def verify(op: IRDLOperation) -> None:
+        facts = [*[o.type for o in op.operands], *[r.type for r in op.results], *op.properties.values()]
+        # The attributes that a key is of are kept, so that no other one gets the identity of any.
+        key = (len(op.operands), *op.properties, *map(id, facts))
+        if key not in known or op.attributes:
+            definition.verify(op)
+            if by_types:
+                custom(op)
+            if len(known) >= _MOST_VERIFIED:
+                known.clear()
+            known[key] = facts
+        if not by_types:
+            custom(op)
+
+    return verify
 
 
 _AllOf: TypeAlias = Callable[[Operation], tuple[SSAValue, ...]]

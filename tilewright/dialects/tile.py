@@ -20,7 +20,7 @@ there is no `fill`, and are not stored.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import (
     IndexType,
@@ -205,6 +205,7 @@ class TileOp(PlainOp):
     arguments: Sequence[SSAValue] = operands(default=())
     outputs: Results = results(default=())
     traits = traits_def(Pure())
+    VERIFIED_BY_TYPES: ClassVar[bool] = True
 
     @property
     def primitive(self) -> str:

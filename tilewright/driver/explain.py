@@ -7,7 +7,6 @@ machine that is asked about.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
     from tilewright.passes.layouts.layout_inference import Inference
 
 
-@dataclass(frozen=True)
-class Unexplained:
+class Unexplained(msgspec.Struct, frozen=True):
     """A kernel for which there are no layouts, and why."""
 
     kernel: str

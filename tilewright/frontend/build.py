@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from xdsl.dialects.builtin import FileLineColLoc, IntAttr, ModuleOp, StringAttr
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
@@ -29,9 +30,14 @@ def _build_nodes(graph: Graph, block: Block, values: dict[Value, SSAValue]) -> N
     for node in graph.nodes:
         op = _build_node(node, values)
         if (at := node.location) is not None:
-            op.location = FileLineColLoc(StringAttr(at.file), IntAttr(at.line), IntAttr(at.column))
+            op.location = _location(at.file, at.line, at.column)
         block.add_op(op)
         values.update(zip(node.results, op.results, strict=True))
+
+
+@lru_cache(maxsize=4096)
+def _location(file: str, line: int, column: int) -> FileLineColLoc:
+    return FileLineColLoc(StringAttr(file), IntAttr(line), IntAttr(column))
 
 
 def _build_node(node: Node, values: dict[Value, SSAValue]) -> Operation:

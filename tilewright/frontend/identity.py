@@ -103,7 +103,7 @@ class StaticValue:
 
 def static_key(value: Any) -> Any:
     """A hashable key of a compile-time value: equal where type, structure and bits are equal. Objects of other classes
-    than containers and dataclasses are compared as their class does.
+    than containers, dataclasses and `msgspec.Struct` are compared as their class does.
 
     Raises:
         TypeError: the value, or one inside it, cannot be hashed.
@@ -126,6 +126,9 @@ def static_key(value: Any) -> Any:
         hash(value)
         return kind, tuple([_field_key(value, field) for field in dataclasses.fields(value)])
     hash(value)
+    struct_fields: tuple[str, ...] | None = getattr(kind, "__struct_fields__", None)  # of a class of msgspec's
+    if struct_fields is not None and not isinstance(value, type):
+        return kind, tuple([static_key(getattr(value, name)) for name in struct_fields])
     return kind, value
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from tilewright.cached import cached_property
 from tilewright.errors import ArgumentError, KernelSignatureError
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from tilewright.dialects import tile
 
 
-@dataclass(frozen=True, eq=False)
-class Specialisation:
+class Specialisation(msgspec.Struct, frozen=True, eq=False, dict=True):
     """A kernel for given types of its arrays (in the order of its parameters) and compile-time values."""
 
     function: Any  # a FunctionType, which a type checker would take for a method here

@@ -8,9 +8,10 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
+
+import msgspec
 
 from tilewright import dtypes
 from tilewright.dtypes import DType
@@ -30,8 +31,7 @@ IN, OUT, INOUT = "in", "out", "inout"  # as in the tile dialect, which is not im
 Sizes = tuple[str | int, ...]
 
 
-@dataclass(frozen=True)
-class ArrayAnnotation:
+class ArrayAnnotation(msgspec.Struct, frozen=True):
     """`In["M K", f32]`: how a kernel uses an array, its sizes (names or integers) and its element type, if fixed."""
 
     effect: str
@@ -94,8 +94,7 @@ def _element_type(dtype: object) -> DType:
         raise KernelSignatureError(message, location=user_location(), help=f"the types are {names}") from None
 
 
-@dataclass(frozen=True)
-class ArrayParameter:
+class ArrayParameter(msgspec.Struct, frozen=True):
     name: str
     annotation: ArrayAnnotation
     location: SourceLocation
@@ -105,8 +104,7 @@ class ArrayParameter:
         return self.annotation.effect
 
 
-@dataclass(frozen=True)
-class KernelSignature:
+class KernelSignature(msgspec.Struct, frozen=True):
     """`arrays` are the positional parameters; `required` and `defaults` the keyword-only ones."""
 
     name: str

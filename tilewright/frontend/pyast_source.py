@@ -7,9 +7,10 @@ import ast
 import functools
 import inspect
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
+
+import msgspec
 
 from tilewright.errors import KernelSignatureError, SourceLocation
 from tilewright.frontend.identity import static_key
@@ -33,8 +34,7 @@ _CODE_FIELDS = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class FunctionSource:
+class FunctionSource(msgspec.Struct, frozen=True, eq=False):
     """One Python function: its tree, whose line numbers count from `first_line`, and the text that it was read from."""
 
     function: Any  # a FunctionType, which a type checker would take for a method here

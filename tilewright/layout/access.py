@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import gcd, lcm, prod
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from tilewright.cached import cached_property
@@ -27,8 +27,7 @@ from tilewright.layout.refinement import Content, Table, is_memory, plain_form, 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
-@dataclass(frozen=True)
-class MemoryPorts:
+class MemoryPorts(msgspec.Struct, frozen=True):
     """The properties of a memory that determine the cost of an access.
 
     Attributes:
@@ -44,8 +43,7 @@ class MemoryPorts:
     widest_bytes: int = 16
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(msgspec.Struct, frozen=True):
     """The transfer of a tile between registers and memory.
 
     Attributes:
@@ -152,8 +150,7 @@ def _outside(digit: Digit, vector: int) -> Iterator[Digit]:
         yield digit._replace(extent=digit.extent // taken, stride=vector)
 
 
-@dataclass(frozen=True)
-class _Pattern:
+class _Pattern(msgspec.Struct, frozen=True, dict=True):
     """The accesses of the lanes of one instruction: a vector of elements each."""
 
     lanes: Sequence[Digit]

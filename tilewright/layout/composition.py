@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tilewright.errors import LayoutError
 from tilewright.layout.dims import Size, ceil_divide, is_at_least, known_multiple, lower_bound, static, upper_bound

@@ -8,9 +8,11 @@ is known exactly is a plain `int`; `Size` is any of the three.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from math import gcd, lcm
 from typing import TypeAlias, TypeGuard
+
+import msgspec
+from msgspec.structs import replace
 
 from tilewright.errors import LayoutError
 
@@ -56,8 +58,7 @@ class _Arithmetic:
         raise TypeError(f"{type(self).__name__} is not a size")
 
 
-@dataclass(frozen=True)
-class Dim(_Arithmetic):
+class Dim(_Arithmetic, msgspec.Struct, frozen=True):
     """An unknown integer: `min <= value <= max` and `value % multiple_of == 0`.
 
     Two `Dim`s that compare equal stand for the same number; give names to distinguish two that have the same bounds.
@@ -89,15 +90,14 @@ class Dim(_Arithmetic):
             raise LayoutError(
                 f"no multiple of {self.multiple_of} is in {self.min}..{self.max}", help="widen the bounds of the Dim"
             )
-        object.__setattr__(self, "min", low)
-        object.__setattr__(self, "max", high)
+        msgspec.structs.force_setattr(self, "min", low)
+        msgspec.structs.force_setattr(self, "max", high)
 
     def __str__(self) -> str:
         return format_size(self)
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """`((factor * symbol + addend) // divisor) % modulus`, without the remainder when `modulus` is None."""
 
     symbol: Dim
@@ -141,8 +141,7 @@ class Part:
 _Terms: TypeAlias = tuple[tuple[int, Part], ...]
 
 
-@dataclass(frozen=True)
-class Affine(_Arithmetic):
+class Affine(_Arithmetic, msgspec.Struct, frozen=True):
     """`constant + sum(coefficient * part)` in normal form. Made by arithmetic on `Dim`s, not by hand."""
 
     constant: int

@@ -6,10 +6,12 @@ A dim's digits are written outermost first. The weight of a digit is the product
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import TypeAlias, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from tilewright.errors import LayoutError
 from tilewright.layout.dims import (
@@ -28,8 +30,7 @@ NO_AXIS = "_"
 """The axis of a digit of stride 0 in canonical form: such a digit moves along no axis."""
 
 
-@dataclass(frozen=True)
-class Iter:
+class Iter(msgspec.Struct, frozen=True):
     """One digit of a dim: digit `k` (`0 <= k < extent`) adds `stride * k` to the coordinate on `axis`."""
 
     extent: Size
@@ -37,14 +38,13 @@ class Iter:
     axis: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "extent", _checked_extent(self.extent))
+        msgspec.structs.force_setattr(self, "extent", _checked_extent(self.extent))
         _check_stride(self.stride)
         if not (self.axis == NO_AXIS and self.stride == 0):
             check_axis(self.axis)
 
 
-@dataclass(frozen=True)
-class Replica:
+class Replica(msgspec.Struct, frozen=True):
     """An element is repeated at `stride * k` further along `axis`, for `0 <= k < extent`."""
 
     extent: Size
@@ -52,13 +52,12 @@ class Replica:
     axis: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "extent", _checked_extent(self.extent))
+        msgspec.structs.force_setattr(self, "extent", _checked_extent(self.extent))
         _check_moving_stride(self.stride, "a replica")
         check_axis(self.axis)
 
 
-@dataclass(frozen=True)
-class Partial:
+class Partial(msgspec.Struct, frozen=True):
     """The position at `stride * k` along `axis` holds one of `extent` terms; the element is `op` over all of them."""
 
     extent: Size
@@ -67,7 +66,7 @@ class Partial:
     op: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "extent", _checked_extent(self.extent))
+        msgspec.structs.force_setattr(self, "extent", _checked_extent(self.extent))
         _check_moving_stride(self.stride, "a partial")
         check_axis(self.axis)
         if not _is_operation_name(self.op):
@@ -78,8 +77,7 @@ def _is_operation_name(op: object) -> bool:
     return isinstance(op, str) and op.isidentifier()
 
 
-@dataclass(frozen=True)
-class XorTerm:
+class XorTerm(msgspec.Struct, frozen=True):
     """`bits` bits of the coordinate on `axis` from bit `target` up are XORed with those from bit `source` up.
 
     Bits count from the least significant one of a coordinate in elements. The two ranges must not overlap, so that

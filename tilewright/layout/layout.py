@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from tilewright.cached import cached_property
 from tilewright.errors import IndexError_, LayoutError
@@ -51,8 +53,7 @@ class LinearTerm(NamedTuple):
         return self.stride * (quotient if self.modulus is None else quotient % self.modulus)
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True, dict=True):
     """A map from the indices of `shape` to sets of positions, a position being one coordinate per named axis.
 
     The coordinate of an element on an axis is the axis's `offset`, plus `stride * digit` over the digits on that axis,
@@ -79,12 +80,12 @@ class Layout:
     swizzle: tuple[XorTerm, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(_checked_sizes(self.shape)))
-        object.__setattr__(self, "shard", tuple(_of_type(digits, Iter, "shard") for digits in self.shard))
-        object.__setattr__(self, "replica", _of_type(self.replica, Replica, "replica"))
-        object.__setattr__(self, "partial", _of_type(self.partial, Partial, "partial"))
-        object.__setattr__(self, "swizzle", _of_type(self.swizzle, XorTerm, "swizzle"))
-        object.__setattr__(self, "offset", _checked_offset(self.offset))
+        msgspec.structs.force_setattr(self, "shape", tuple(_checked_sizes(self.shape)))
+        msgspec.structs.force_setattr(self, "shard", tuple(_of_type(digits, Iter, "shard") for digits in self.shard))
+        msgspec.structs.force_setattr(self, "replica", _of_type(self.replica, Replica, "replica"))
+        msgspec.structs.force_setattr(self, "partial", _of_type(self.partial, Partial, "partial"))
+        msgspec.structs.force_setattr(self, "swizzle", _of_type(self.swizzle, XorTerm, "swizzle"))
+        msgspec.structs.force_setattr(self, "offset", _checked_offset(self.offset))
         if len(self.shard) != len(self.shape):
             raise LayoutError(
                 f"a layout of {len(self.shape)} dims has digits for {len(self.shard)}",

@@ -6,7 +6,8 @@ Each documents the result's map in terms of the argument. None enumerates indice
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tilewright.errors import LayoutError
 from tilewright.layout.dims import (

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import gcd, prod
+
+from msgspec.structs import replace
 
 from tilewright.layout.composition import inverse
 from tilewright.layout.dims import known_multiple, lower_bound, static, upper_bound

@@ -9,10 +9,11 @@ strides may be anything, a pitch or a swizzle included.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
+
+import msgspec
 
 from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.dims import ceil_divide, static
@@ -47,8 +48,7 @@ class Slot(NamedTuple):
 Content = IndexDigit | Copy
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(msgspec.Struct, frozen=True):
     """One layout over common digits.
 
     Attributes:

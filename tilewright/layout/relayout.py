@@ -11,9 +11,10 @@ of a sum are combined on the way. The layout solver, the cost model and the emit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+
+import msgspec
 
 from tilewright.dtypes import DType
 from tilewright.layout.axes import Kind
@@ -39,8 +40,7 @@ class Move(StrEnum):
     COMBINE = "combine"  # terms within a thread, a warp or a memory
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """One movement.
 
     Attributes:
@@ -61,8 +61,7 @@ class Step:
         return f"{self.move} ({self.detail}): {self.seconds * 1e9:.1f} ns"
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """The steps from `source`; none where the value already is where it should be."""
 
     source: Layout
@@ -81,8 +80,7 @@ class Plan:
         return "; ".join(map(str, self.steps)) if self.steps else "no data movement"
 
 
-@dataclass(frozen=True)
-class Reason:
+class Reason(msgspec.Struct, frozen=True):
     """Why there is no plan."""
 
     message: str

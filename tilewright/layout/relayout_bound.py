@@ -8,11 +8,11 @@ layouts first compares pairs by these, and plans only what it would choose.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from tilewright.dtypes import DType
@@ -36,8 +36,7 @@ NOTHING, COPY = -1, -2
 WIDTH = 32
 
 
-@dataclass(frozen=True, eq=False)
-class Holder:
+class Holder(msgspec.Struct, frozen=True, eq=False):
     """Facts of one register layout.
 
     Attributes:

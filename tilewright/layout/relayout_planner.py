@@ -7,9 +7,11 @@ of such parts are not overlapped: a plan is compared with plans, and a step's ti
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
+
+import msgspec
+from msgspec.structs import replace
 
 from tilewright.dtypes import DType
 from tilewright.errors import LayoutError, TargetError
@@ -498,8 +500,7 @@ def _as_copies(at: Layout, term: Partial) -> Layout:
     return replace(plain, replica=(*plain.replica, Replica(term.extent, term.stride, term.axis)))
 
 
-@dataclass(frozen=True)
-class _Shards:
+class _Shards(msgspec.Struct, frozen=True):
     """The layout after the terms were combined into the shards that `target` has along their axis."""
 
     target: Layout

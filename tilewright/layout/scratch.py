@@ -9,8 +9,9 @@ by XOR so that the lanes of neither side meet in a bank (the idea of Triton's li
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
+
+import msgspec
 
 from tilewright.layout.access import MemoryPorts
 from tilewright.layout.axes import Kind, kind_of
@@ -18,8 +19,7 @@ from tilewright.layout.iters import XorTerm
 from tilewright.layout.refinement import Content, IndexDigit, Slot, Table, index_digits, is_bitwise
 
 
-@dataclass(frozen=True)
-class Arrangement:
+class Arrangement(msgspec.Struct, frozen=True):
     """The memory strides of the digits of an index."""
 
     slots: Mapping[Slot, Content]
@@ -57,8 +57,7 @@ def arrangements(source: Table, target: Table, axis: str, item_bytes: int, ports
 # ---- powers of two --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Side:
+class _Side(msgspec.Struct, frozen=True):
     """The bits of an index in registers, as {stride: bit} of the registers and of the lanes, and all of them."""
 
     registers: dict[int, IndexDigit]

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
 from math import inf
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from tilewright.cached import cached_property
@@ -33,8 +33,7 @@ Value = Hashable
 ValueCost = Callable[[Any], "float | None"]
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     """The source of a constraint: a sentence, and the user's line. Constraints of one origin stand and fall together
     when a contradiction is explained."""
 
@@ -45,8 +44,7 @@ class Origin:
         return f"{self.location}: {self.text}" if self.location is not None else self.text
 
 
-@dataclass(frozen=True)
-class Relation:
+class Relation(msgspec.Struct, frozen=True):
     """Two variables and the cost of each pair of their values; equal ones where there is no cost."""
 
     first: int
@@ -55,8 +53,7 @@ class Relation:
     origin: Origin
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """One variable and the cost of each of its values, None for a value that is not allowed."""
 
     variable: int
@@ -67,8 +64,7 @@ class Choice:
 Constraint = Relation | Choice
 
 
-@dataclass(frozen=True)
-class Solution:
+class Solution(msgspec.Struct, frozen=True):
     """The cheapest assignment.
 
     Attributes:
@@ -84,14 +80,13 @@ class Solution:
     variables: int
 
 
-@dataclass
-class Problem:
+class Problem(msgspec.Struct):
     """Variables and constraints."""
 
-    names: list[str] = field(default_factory=list[str])
-    domains: list[tuple[Value, ...]] = field(default_factory=list[tuple[Value, ...]])
-    constraints: list[Constraint] = field(default_factory=list[Constraint])
-    _costs: dict[tuple[object, ...], PairCosts] = field(default_factory=dict[tuple[object, ...], PairCosts])
+    names: list[str] = msgspec.field(default_factory=list[str])
+    domains: list[tuple[Value, ...]] = msgspec.field(default_factory=list[tuple[Value, ...]])
+    constraints: list[Constraint] = msgspec.field(default_factory=list[Constraint])
+    _costs: dict[tuple[object, ...], PairCosts] = msgspec.field(default_factory=dict[tuple[object, ...], PairCosts])
 
     def variable(self, name: str, domain: Iterable[Value]) -> int:
         """A new variable with the values that it may have; its number."""
@@ -195,8 +190,7 @@ class Problem:
         return self._costs[key]
 
 
-@dataclass(frozen=True)
-class _Unlike:
+class _Unlike(msgspec.Struct, frozen=True):
     """Any value but one."""
 
     taken: Value

@@ -7,7 +7,9 @@ output that moves no data (`image`), and back (`preimage`).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from tilewright.errors import LayoutError
 from tilewright.layout.dims import Size, is_integer, multiply, upper_bound
@@ -127,8 +129,7 @@ def broadcast(
     return replace(result, shape=tuple(shape), shard=tuple(shard))
 
 
-@dataclass(frozen=True)
-class Transpose:
+class Transpose(msgspec.Struct, frozen=True):
     """The edge of an operation whose output dim `k` is input dim `order[k]`."""
 
     order: tuple[int, ...]
@@ -142,8 +143,7 @@ class Transpose:
         return permute(layout, [self.order.index(dim) for dim in range(layout.rank)])
 
 
-@dataclass(frozen=True)
-class Reshape:
+class Reshape(msgspec.Struct, frozen=True):
     """The edge of an operation that regroups `source` into `target`, the last dim fastest."""
 
     source: tuple[Size, ...]
@@ -158,8 +158,7 @@ class Reshape:
         return reshape(layout, self.source)
 
 
-@dataclass(frozen=True)
-class Broadcast:
+class Broadcast(msgspec.Struct, frozen=True):
     """The edge of an operation that puts dim `k` of `source` at dim `dims[k]` of `target` and repeats along the others.
 
     Digits on `private_axes` hold repetitions that the input need not store.
@@ -186,8 +185,7 @@ class Broadcast:
         return permute(kept, [rank_of[dim] for dim in self.dims])
 
 
-@dataclass(frozen=True)
-class Reduce:
+class Reduce(msgspec.Struct, frozen=True):
     """The edge of an operation that combines `dims` of `source` and leaves the result with every participant.
 
     Digits on `private_axes` are combined within their holder and leave no copies.

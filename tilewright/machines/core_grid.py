@@ -3,8 +3,9 @@ and how long each takes. The numbers are in the machine's file, with their sourc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
+
+import msgspec
 
 from tilewright.cached import cached_property
 
@@ -12,8 +13,7 @@ DRAM_READ, DRAM_WRITE, CORE_READ, CORE_WRITE, LOCAL = "dram_read", "dram_write",
 TRANSFERS = (DRAM_READ, DRAM_WRITE, CORE_READ, CORE_WRITE, LOCAL)
 
 
-@dataclass(frozen=True)
-class Transfer:
+class Transfer(msgspec.Struct, frozen=True):
     """One kind of transfer by one core: bytes a second that many transactions of 16, 32, 64 ... bytes reach, and the
     cycles from a transaction's beginning to its arrival where nothing else is under way."""
 
@@ -33,8 +33,7 @@ def round_log2(value: int) -> int:
     return down + (value * value > 2 ** (2 * down + 1))
 
 
-@dataclass(frozen=True)
-class CoreGrid:
+class CoreGrid(msgspec.Struct, frozen=True, dict=True):
     """A grid of cores.
 
     Attributes:

@@ -7,18 +7,19 @@ import os
 import pkgutil
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from tilewright.dtypes import DType, by_name, u32
 from tilewright.errors import CompilerBug, TargetError
 from tilewright.machines.core_grid import CoreGrid, Transfer
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(msgspec.Struct, frozen=True):
     """One level: capacity in bytes, sustained bytes per second of one core, latency in seconds.
 
     Attributes:
@@ -48,8 +49,7 @@ class Memory:
         return self.period_bytes // apart * self.ways
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(msgspec.Struct, frozen=True):
     """The interconnect along the axes called `axis` or `axis.*`: bytes per second into or out of one position, latency
     of a message in seconds, and the size below which a message costs as much as one of that size."""
 
@@ -60,8 +60,7 @@ class Link:
     multicast: bool = False
 
 
-@dataclass(frozen=True)
-class Vector:
+class Vector(msgspec.Struct, frozen=True):
     """The vector unit of one core."""
 
     bytes: int
@@ -70,8 +69,7 @@ class Vector:
     fma_latency_cycles: float
 
 
-@dataclass(frozen=True)
-class MatrixAtom:
+class MatrixAtom(msgspec.Struct, frozen=True):
     """An MMA instruction: `rows` x `depth` times `depth` x `columns`, in `cycles` where many follow each other on one
     core. A family that differs in types has one name. Its right operand has as many steps of the depth as fill a word
     of 32 bits side by side.
@@ -109,8 +107,7 @@ class MatrixAtom:
         return self.parts * (self.parts + 1) // 2
 
 
-@dataclass(frozen=True)
-class AtomFamily:
+class AtomFamily(msgspec.Struct, frozen=True):
     """Facts of the MMA instructions of one name, for machines with warps. The layouts of their operands and sums are
     constructors of `layout/catalogue/fragments.py`.
 
@@ -141,8 +138,7 @@ class AtomFamily:
         return f"{self.name}, left in registers"
 
 
-@dataclass(frozen=True)
-class Residency:
+class Residency(msgspec.Struct, frozen=True):
     """The resources of an SM, which its resident thread blocks share.
 
     Attributes:
@@ -166,8 +162,7 @@ class Residency:
     reserved_shared_bytes: int
 
 
-@dataclass(frozen=True)
-class RegisterShares:
+class RegisterShares(msgspec.Struct, frozen=True):
     """The registers of a thread that the warps of a role may ask for while a block runs: from `fewest` to `most`, in
     steps of `step`."""
 
@@ -190,8 +185,7 @@ class Model(StrEnum):
     CORES = "cores"
 
 
-@dataclass(frozen=True, eq=False)
-class Machine:
+class Machine(msgspec.Struct, frozen=True, eq=False):
     """One machine as the compiler sees it.
 
     Attributes:

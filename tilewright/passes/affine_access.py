@@ -7,10 +7,10 @@ or a constant when `dim` is None. A `Form` is a coordinate of a ref as a linear 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+import msgspec
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.ir.affine.affine_expr import (
@@ -36,8 +36,7 @@ class Index(NamedTuple):
 Indices = tuple[Index, ...]
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(msgspec.Struct, frozen=True):
     """`constant + sum(dims) + sum(symbols)`; symbols are positions in the access's symbol list."""
 
     constant: int
@@ -133,8 +132,7 @@ def _row_major(shape: Sequence[int]) -> list[int]:
     return strides[::-1]
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(msgspec.Struct, frozen=True):
     """A load or store at given tile indices. `forms` has None where a coordinate is not linear; `lanes` are the
     symbols that are tiles (gather and scatter indices)."""
 

@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
+import msgspec
 import numpy as np
 from xdsl.dialects.builtin import FileLineColLoc, ModuleOp
 from xdsl.ir import Block, Operation
@@ -21,8 +22,7 @@ from tilewright.passes.requested import RequestedSchedules
 from tilewright.schedules import Schedule
 
 
-@dataclass(frozen=True)
-class Remark:
+class Remark(msgspec.Struct, frozen=True):
     """One decision and its reason, for `explain`."""
 
     pass_name: str
@@ -88,7 +88,7 @@ class Unit:
 
 
 class Pass(Protocol):
-    """A frozen dataclass whose fields are options. `name` is the file's name with hyphens."""
+    """A frozen `msgspec.Struct` whose fields are options. `name` is the file's name with hyphens."""
 
     name: ClassVar[str]
 

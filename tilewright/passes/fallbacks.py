@@ -9,9 +9,11 @@ plans.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from math import log2
 from typing import ClassVar
+
+import msgspec
+from msgspec.structs import replace
 
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.machines.machine import Machine
@@ -23,8 +25,7 @@ FEWEST_STAGES, NO_STAGES = 1, 2
 NO_ROOM_FOR_STAGES = "shared memory has no room for stages next to the other buffers of the block"
 
 
-@dataclass(frozen=True)
-class Excess:
+class Excess(msgspec.Struct, frozen=True):
     """A kernel that needs `needed_bytes` of a memory of which there are `room_bytes`."""
 
     kernel: str
@@ -54,8 +55,7 @@ class DoesNotFit(UnsupportedOnTargetError):
         return error
 
 
-@dataclass(frozen=True)
-class Fallback:
+class Fallback(msgspec.Struct, frozen=True):
     """How many levels smaller a plan has to be, and why."""
 
     level: int = 0
@@ -67,13 +67,12 @@ class Fallback:
 Fallback.NONE = Fallback()
 
 
-@dataclass
-class Fallbacks:
+class Fallbacks(msgspec.Struct):
     """Fallbacks of a program's kernels. A kernel goes by the key of the group that it was lowered from, which
     stays when the program is compiled again; a kernel that the user wrote by its name."""
 
-    by_key: dict[Hashable, Fallback] = field(default_factory=dict[Hashable, Fallback])
-    keys: dict[str, Hashable] = field(default_factory=dict[str, Hashable])
+    by_key: dict[Hashable, Fallback] = msgspec.field(default_factory=dict[Hashable, Fallback])
+    keys: dict[str, Hashable] = msgspec.field(default_factory=dict[str, Hashable])
 
     def of(self, key: Hashable) -> Fallback:
         """The fallback of a group."""

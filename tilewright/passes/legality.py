@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+import msgspec
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation
 from xdsl.utils.exceptions import VerifyException
@@ -31,8 +31,7 @@ _OF_THREADS = (tile.ForOp, tile.YieldOp, tile.ZoneOp, tile.PrintOp)
 _HELP = "report the program: this is a bug of the compiler"
 
 
-@dataclass(frozen=True)
-class _Legal:
+class _Legal(msgspec.Struct, frozen=True):
     """Operations of kernels: by the prefix of their names, of the classes alone where a dialect is only partly legal,
     without those that are illegal."""
 

@@ -33,8 +33,8 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+import msgspec
+import numpy as np
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from tilewright.dialects import array, scheduled, tile
@@ -49,8 +49,7 @@ ALIGNMENT_BYTES = 64
 INPUT, OUTPUT, CONSTANT, ARENA = "input", "output", "constant", "arena"
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """The memory of an array: `index` of an input or output, name of a constant, or byte offset in the arena."""
 
     kind: str
@@ -58,8 +57,7 @@ class Place:
     constant: str = ""
 
 
-@dataclass(eq=False)
-class Buffer:
+class Buffer(msgspec.Struct, eq=False):
     """An arena buffer alive from top-level step `start` to step `end`, both included."""
 
     type: ArrayType
@@ -73,15 +71,14 @@ class Buffer:
         return max(ALIGNMENT_BYTES, -(-self.type.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES)
 
 
-@dataclass(eq=False)
-class MemoryPlan:
+class MemoryPlan(msgspec.Struct, eq=False):
     """Places of all array values, arena size, and results that must be copied (`copies`: value to output index)."""
 
-    places: dict[SSAValue, Place] = field(default_factory=dict)
+    places: dict[SSAValue, Place] = msgspec.field(default_factory=dict)
     arena_bytes: int = 0
-    copies: list[tuple[SSAValue, int]] = field(default_factory=list)
-    buffers: list[Buffer] = field(default_factory=list)
-    spares: dict[tuple[Operation, int], int] = field(default_factory=dict)
+    copies: list[tuple[SSAValue, int]] = msgspec.field(default_factory=list)
+    buffers: list[Buffer] = msgspec.field(default_factory=list)
+    spares: dict[tuple[Operation, int], int] = msgspec.field(default_factory=dict)
 
     def report(self, count: int = 8) -> str:
         """The largest buffers as a table."""
@@ -269,15 +266,16 @@ class _Planner:
 
     def _assign_offsets(self) -> None:
         """First fit in order of decreasing size."""
-        placed: list[Buffer] = []
-        for buffer in sorted(self._all_buffers(), key=lambda b: (-b.bytes, b.start)):
+        buffers = sorted(self._all_buffers(), key=lambda b: (-b.bytes, b.start))
+        starts, ends = np.array([b.start for b in buffers]), np.array([b.end for b in buffers])
+        for placed, buffer in enumerate(buffers):
             offset = 0
-            for other in sorted((p for p in placed if _meet(p, buffer)), key=lambda p: p.offset):
+            meeting = (starts[:placed] <= buffer.end) & (ends[:placed] >= buffer.start)
+            for other in sorted((buffers[n] for n in np.flatnonzero(meeting)), key=lambda b: b.offset):
                 if offset + buffer.bytes <= other.offset:
                     break
                 offset = max(offset, other.offset + other.bytes)
             buffer.offset = offset
-            placed.append(buffer)
             self.result.arena_bytes = max(self.result.arena_bytes, offset + buffer.bytes)
 
 
@@ -330,7 +328,3 @@ def _in_the_same_thread(load: tile.LoadOp, store: tile.StoreOp) -> bool:
 def _moves_elements(nest: Block | None) -> bool:
     """Whether a nest stores elements elsewhere than where it loads them."""
     return nest is not None and any(isinstance(op, tile.SortOp | tile.TopKOp) for op in nest.ops)
-
-
-def _meet(a: Buffer, b: Buffer) -> bool:
-    return a.start <= b.end and b.start <= a.end

@@ -8,7 +8,8 @@ a kernel without room may have been replaced by others.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from tilewright.errors import ScheduleError, TilewrightError
 from tilewright.schedules import Request, Schedule
@@ -18,8 +19,7 @@ Kinds = tuple[type[Schedule], ...]
 _NOTHING = "leave the schedule out: on this machine nothing but parameters of the program's kernels is to be decided"
 
 
-@dataclass
-class RequestedSchedules:
+class RequestedSchedules(msgspec.Struct):
     """Requested schedules of a program's kernels.
 
     Attributes:
@@ -31,12 +31,12 @@ class RequestedSchedules:
         known: the kernels that were lowered, with the kinds of schedules that they admit.
     """
 
-    by_name: Mapping[str, Schedule] = field(default_factory=dict[str, Schedule])
+    by_name: Mapping[str, Schedule] = msgspec.field(default_factory=dict[str, Schedule])
     for_all: Schedule | None = None
-    accepted: dict[str, Hashable] = field(default_factory=dict[str, Hashable])
-    packed: set[str] = field(default_factory=set[str])
-    refused: list[ScheduleError] = field(default_factory=list[ScheduleError])
-    known: dict[str, Kinds] = field(default_factory=dict[str, Kinds])
+    accepted: dict[str, Hashable] = msgspec.field(default_factory=dict[str, Hashable])
+    packed: set[str] = msgspec.field(default_factory=set[str])
+    refused: list[ScheduleError] = msgspec.field(default_factory=list[ScheduleError])
+    known: dict[str, Kinds] = msgspec.field(default_factory=dict[str, Kinds])
 
     @staticmethod
     def of(request: Request | None) -> RequestedSchedules:

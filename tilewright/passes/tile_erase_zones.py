@@ -30,16 +30,16 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+import msgspec
 
 from tilewright.dialects import tile
 from tilewright.options import current
 from tilewright.passes.base import Remark, Unit
 
 
-@dataclass(frozen=True)
-class TileEraseZonesPass:
+class TileEraseZonesPass(msgspec.Struct, frozen=True):
     """`unless_traced`: they stay where the option `trace_file` is set."""
 
     name: ClassVar[str] = "tile-erase-zones"

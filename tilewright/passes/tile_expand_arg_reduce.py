@@ -44,6 +44,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
@@ -56,8 +57,7 @@ from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
 
 
-@dataclass(frozen=True)
-class TileExpandArgReducePass:
+class TileExpandArgReducePass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "tile-expand-arg-reduce"
 
     def apply(self, unit: Unit) -> None:

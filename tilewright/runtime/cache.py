@@ -18,10 +18,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from tilewright.errors import ArgumentError
@@ -42,8 +42,7 @@ _ORPHAN_AGE_S = 3600.0
 _COMPILING_LEVEL = 3
 
 
-@dataclass(frozen=True)
-class CacheEntry:
+class CacheEntry(msgspec.Struct, frozen=True):
     """One entry of the index. Times are seconds since the epoch; `used_s` is exact to ten minutes."""
 
     key: str
@@ -54,8 +53,7 @@ class CacheEntry:
     record: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class CacheStats:
+class CacheStats(msgspec.Struct, frozen=True):
     """The cache's size, and how often this object found or missed an entry. `usable` is False without an index."""
 
     directory: Path

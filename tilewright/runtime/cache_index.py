@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -63,8 +62,7 @@ class _Database(sqlite3.Connection):
             self._inherited.append(self)
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """One entry of the index."""
 
     key: str
@@ -77,13 +75,12 @@ class Row:
     record: dict[str, Any]
 
 
-@dataclass
-class _Connection:
+class _Connection(msgspec.Struct):
     database: _Database | None
     home: Path
     read_only: bool
     process_id: int
-    lock: Lock = field(default_factory=Lock)
+    lock: Lock = msgspec.field(default_factory=Lock)
 
 
 class CacheIndex:
@@ -193,8 +190,8 @@ def _checked(cells: tuple[Any, ...]) -> Row | None:
     """A row whose cells have the types that were put; None where one was damaged."""
     *plain, record = cells
     try:
-        row = Row(*plain, record=msgspec.json.decode(record, type=dict[str, Any]))
-        checked = msgspec.convert(row.__dict__, type=Row)
+        values = (*plain, msgspec.json.decode(record, type=dict[str, Any]))
+        checked = msgspec.convert(dict(zip(Row.__struct_fields__, values, strict=True)), type=Row)
     except (msgspec.MsgspecError, TypeError, ValueError):
         return None
     return checked if is_entry_file(checked.file, checked.key) else None

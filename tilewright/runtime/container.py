@@ -17,10 +17,10 @@ import mmap
 import os
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import msgspec
 import numpy as np
 
 from tilewright.errors import ProgramFileError
@@ -41,8 +41,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Find = Callable[[str], Bytes | None]
 
 
-@dataclass(frozen=True)
-class Contents:
+class Contents(msgspec.Struct, frozen=True):
     """An opened program file. `constants` are read-only views of the mapped file."""
 
     manifest: Manifest

@@ -11,7 +11,6 @@ import functools
 import hashlib
 import mmap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +30,7 @@ CONSTANTS = "constants"
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-@dataclass(frozen=True)
-class KeptConstant:
+class KeptConstant(msgspec.Struct, frozen=True):
     """The read-only contents of a constant, and the key of the pack that holds them with their offset in it, or an
     empty key."""
 

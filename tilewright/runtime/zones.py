@@ -10,7 +10,6 @@ cycles. Edges for which there was no room are counted, not noted.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -38,8 +37,7 @@ class Zones(msgspec.Struct, frozen=True, kw_only=True):
         return 8 * blocks * len(self.roles) * self.words
 
 
-@dataclass(frozen=True)
-class Slice:
+class Slice(msgspec.Struct, frozen=True):
     """Some time of a block's role, in nanoseconds of the device. `label` is None for all of the role. `lost`: how many
     edges of zones were not noted, of a role; `is_cut`: the end of a zone was not, and the role's is given."""
 

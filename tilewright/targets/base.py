@@ -7,10 +7,10 @@ import os
 import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 import numpy as np
 
 from tilewright.errors import TargetError, UnsupportedOnTargetError
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 Tensor = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True)
-class KernelTime:
+class KernelTime(msgspec.Struct, frozen=True):
     """How often a kernel runs in a call of its program, and what all these runs take: as measured, and as predicted of
     one core."""
 
@@ -188,8 +187,7 @@ def as_list(arrays: Sequence[Tensor]) -> list[Tensor]:
     return [np.asarray(a) for a in arrays]
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """A target's manifest. It is light: what it names is imported when it is called.
 
     Attributes:

@@ -6,13 +6,14 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from xdsl.ir import Operation
 
 import tilewright as tw

@@ -1,7 +1,8 @@
 """PTX of the tests through NVIDIA's assembler, so that what the emulator runs is what the chip would be given."""
 
-from dataclasses import replace
 from functools import lru_cache
+
+from msgspec.structs import replace
 
 from tilewright.machines.machine import load
 from tilewright.targets.cuda.toolchain import COMPILER

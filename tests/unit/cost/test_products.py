@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product as combinations
 
 import pytest
+from msgspec.structs import replace
 
 from tilewright import dtypes
 from tilewright.cost.tiles import MatmulTile, dividing_split

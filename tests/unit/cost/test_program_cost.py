@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from typing import Any
 
 import pytest
+from msgspec.structs import fields
 
 import tilewright as tw
 from tilewright.cost.program import Cost, ProgramCost

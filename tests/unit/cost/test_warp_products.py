@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 
 import pytest
+from msgspec import structs
 
 from tests.cuda.chips import CHIPS
 from tilewright import dtypes
@@ -75,7 +75,7 @@ def test_large_products_are_by_warpgroups_where_there_are_some(dtype: str, depth
 
 @pytest.mark.parametrize(("epilogue", "columns"), [(Epilogue.NONE, 256), (Epilogue.LIGHT, 256), (Epilogue.HEAVY, 128)])
 def test_heavy_epilogues_have_registers_next_to_the_results(epilogue: Epilogue, columns: int) -> None:
-    given = dataclasses.replace(product(8192, 8192, 8192), epilogue=epilogue)
+    given = structs.replace(product(8192, 8192, 8192), epilogue=epilogue)
     assert warp_schedule(given, load("sm_90a")).tile.columns == columns
     by_warps = warp_schedule(given, load("sm_80"))
     assert by_warps.across is not None
@@ -86,15 +86,15 @@ def test_heavy_epilogues_have_registers_next_to_the_results(epilogue: Epilogue, 
 @pytest.mark.parametrize("chip", ["sm_100a", "sm_103a"])
 @pytest.mark.parametrize(("dtype", "depth"), [("bf16", 64), ("f8e4m3fn", 128), ("tf32", 32)])
 def test_large_products_are_in_tensor_memory_where_there_is_some(chip: str, dtype: str, depth: int) -> None:
-    given = dataclasses.replace(product(8192, 8192, 8192, dtype), accumulator=dtypes.f32)
+    given = structs.replace(product(8192, 8192, 8192, dtype), accumulator=dtypes.f32)
     chosen = warp_schedule(given, load(chip))
     assert (chosen.atom, chosen.warps) == ("tcgen05, 2 warpgroups", 8)
     assert (chosen.tile.rows, chosen.tile.columns, chosen.tile.depth) == (128, 256, depth)
     assert chosen.stages >= 3
     for epilogue in (Epilogue.LIGHT, Epilogue.HEAVY):
-        followed = warp_schedule(dataclasses.replace(given, epilogue=epilogue), load(chip))
+        followed = warp_schedule(structs.replace(given, epilogue=epilogue), load(chip))
         assert (family_name(followed), followed.tile.columns) == (TCGEN05, 128)
-    unaligned = dataclasses.replace(given, piece_bytes=8)
+    unaligned = structs.replace(given, piece_bytes=8)
     assert family_name(warp_schedule(unaligned, load(chip))) == MMA
     assert family_name(warp_schedule(product(48, 8192, 8192), load(chip))) == MMA
 

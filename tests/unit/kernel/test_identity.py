@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -239,9 +240,13 @@ class Config:
     cache: Any = field(default=None, compare=False)
 
 
+class Setting(msgspec.Struct, frozen=True):
+    scale: Any
+
+
 @pytest.mark.parametrize(("one", "other"), PAIRS[:15])
 def test_static_values_are_keyed_by_type_and_structure(one: Any, other: Any) -> None:
-    for wrap in (lambda v: v, lambda v: (v, 1), lambda v: Config(v), lambda v: Config(1, v)):
+    for wrap in (lambda v: v, lambda v: (v, 1), lambda v: Config(v), lambda v: Config(1, v), Setting):
         try:
             assert StaticValue(wrap(one)) == StaticValue(wrap(one))
             assert StaticValue(wrap(one)) != StaticValue(wrap(other))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from relayout_oracle import SHAPES, execute, random_layout, state_of, with_terms
 
 from tilewright import dtypes

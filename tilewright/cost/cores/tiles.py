@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, prod
+
+import msgspec
 
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.core_grid import CORE_WRITE, DRAM_READ, CoreGrid
@@ -91,8 +92,7 @@ def reduction_extents(shape: Sequence[int], axes: Sequence[int], is_read_again: 
     return extents
 
 
-@dataclass(frozen=True)
-class ProductTile:
+class ProductTile(msgspec.Struct, frozen=True):
     """Elements along rows, columns and depth."""
 
     rows: int
@@ -176,8 +176,7 @@ def _steps(deep: int, most: int) -> list[int]:
     return found if most < 2 else [*found, even_pages(deep, most // 2)]
 
 
-@dataclass(frozen=True)
-class _ProductTime:
+class _ProductTime(msgspec.Struct, frozen=True):
     """Cycles of a matmul, and for a step those to multiply, and to load what is multiplied."""
 
     cycles: float
@@ -255,8 +254,7 @@ def _brought_cycles(operands: Sequence[tuple[int, int, int]], page_bytes: int, g
     return max(of_core, of_all) * grid.clock_hertz + max(sent, received) + grid.latency_cycles(DRAM_READ) + agreed
 
 
-@dataclass(frozen=True)
-class ProductTrips:
+class ProductTrips(msgspec.Struct, frozen=True):
     """How the trips of a matmul are done: those between the first and the last ones `together` at a time, the `last`
     ones block by block, with what follows; queues have room for the pages of `ring` trips, 0 where they stay."""
 
@@ -286,8 +284,7 @@ def product_trips(
     return None
 
 
-@dataclass(frozen=True)
-class ProductBlocks:
+class ProductBlocks(msgspec.Struct, frozen=True):
     """Blocks of `rows` by `columns` pages that a tile of pages is multiplied in, those at its end smaller. `sizes`: of
     all of them."""
 
@@ -319,8 +316,7 @@ def parts(extent: int, size: int) -> list[int]:
     return [size] * whole + [left] * (left > 0)
 
 
-@dataclass(frozen=True)
-class Attention:
+class Attention(msgspec.Struct, frozen=True):
     """Sizes of an attention: `depth` is that of the scores, `values` the columns of the result, `others` how many there
     are of both, such as heads; `page_bytes` of an operand."""
 
@@ -349,8 +345,7 @@ def attention_tile(sizes: Attention, grid: CoreGrid) -> tuple[int, int]:
     return _extent(sizes.queries, even_pages(queries, rows)), _extent(sizes.keys, even_pages(keys, _ATTENTION_KEYS))
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(msgspec.Struct, frozen=True):
     """How points of a kernel and parts of their loops are dealt to cores: rows and columns of points, each of them rows
     and columns of cores that share its loop."""
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+
+import msgspec
 
 from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine, Memory
@@ -48,8 +49,7 @@ _TAPS_PER_CYCLE = 1
 _MOST_CUT_TAPS = 128
 
 
-@dataclass(frozen=True)
-class Convolution:
+class Convolution(msgspec.Struct, frozen=True):
     """(N, C, *image) with (O, C / groups, *window), giving (N, O, *positions), added up in `dtype`. `is_known`: the
     weights are known when the program is compiled."""
 

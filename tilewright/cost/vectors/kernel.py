@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+import msgspec
 from xdsl.ir import Block, Operation
 
 from tilewright import dtypes, ops
@@ -18,8 +18,7 @@ from tilewright.primitives import ArrayType
 PRODUCT_EFFICIENCY = 0.85
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(msgspec.Struct, frozen=True):
     """Work of a piece of code: seconds of arithmetic, bytes of arrays touched, floating-point operations."""
 
     compute_s: float = 0.0

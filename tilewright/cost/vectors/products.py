@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 
+import msgspec
+
 from tilewright.cost.tiles import MatmulTile, dividing_split, even_split
 from tilewright.cost.vectors.register_blocks import RegisterBlock, product_seconds, register_blocks
 from tilewright.dtypes import DType
@@ -81,8 +83,7 @@ class Right(Enum):
     TOGETHER = "panels that all threads make for all tiles"
 
 
-@dataclass(frozen=True)
-class Product:
+class Product(msgspec.Struct, frozen=True):
     """`batches` matmuls of `rows` x `depth` with `depth` x `columns`. `pitch_bytes` is from row to row of the right
     operand in memory, `choices` what can be done with it. `copies_left`: a tile copies its rows of the left operand
     first. `buffered`: a tile's result is not written directly, so it should stay in a cache."""

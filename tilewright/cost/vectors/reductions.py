@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
+
+import msgspec
 
 from tilewright.cost.tiles import dividing_split, even_split
 from tilewright.dtypes import DType
@@ -61,8 +62,7 @@ OUTER_TARGETS = (2, 4, 8, 16, 32, 64, 256)
 MOST_RESULTS_BYTES = 1 << 18
 
 
-@dataclass(frozen=True)
-class Reduction:
+class Reduction(msgspec.Struct, frozen=True):
     """An array of `shape` of which the dimensions `axes` are reduced. `adds`: by addition, of which the order is free
     (maxima have to pass NaNs on)."""
 

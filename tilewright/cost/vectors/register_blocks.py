@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from tilewright.cost.tiles import even_split
 from tilewright.dtypes import DType
@@ -13,8 +13,7 @@ from tilewright.machines.machine import Machine
 EXPOSED = 0.53
 
 
-@dataclass(frozen=True)
-class RegisterBlock:
+class RegisterBlock(msgspec.Struct, frozen=True):
     """`rows` x `vectors` accumulators, each a vector of `lanes` columns."""
 
     rows: int

@@ -8,9 +8,10 @@ are those of the slowest of arithmetic, of what warps read in shared memory and 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from math import ceil
+
+import msgspec
 
 from tilewright.cost.tiles import MatmulTile
 from tilewright.dtypes import DType
@@ -54,8 +55,7 @@ class Epilogue(Enum):
     NONE, LIGHT, HEAVY = range(3)
 
 
-@dataclass(frozen=True)
-class WarpProduct:
+class WarpProduct(msgspec.Struct, frozen=True):
     """`batches` matmuls of `rows` x `depth` with `depth` x `columns`, of type `operand`, or the right one of a type
     `right` as wide. `piece_bytes`: what a lane copies at once of the windows of both operands, where they can be copied
     ahead; else 0. `epilogue`: what is done with the result before it is stored, which takes registers next to it.
@@ -84,8 +84,7 @@ class WarpProduct:
         return machine.warp_atom_of(*self.types)
 
 
-@dataclass(frozen=True)
-class WarpSchedule:
+class WarpSchedule(msgspec.Struct, frozen=True):
     """A tile, how many warps share it along its rows and columns, and how many steps of the depth there are at a time:
     1 where nothing is copied ahead. Without `across`, the layouts of the tile's parts decide. `family`: by which
     instructions it is multiplied; None where they are not chosen."""

@@ -9,9 +9,9 @@ do, and so what they share of what they read.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
+import msgspec
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineMap
@@ -23,8 +23,7 @@ from tilewright.dialects.base import PlainOp
 from tilewright.dialects.fields import Results, attribute, operands, operation, results
 
 
-@dataclass(frozen=True)
-class GroupedOrder:
+class GroupedOrder(msgspec.Struct, frozen=True):
     """The points of a grid of `extents`, in groups of `group` coordinates of the last dim but one; the last group may
     have fewer. Groups follow each other; in one the last dim is outermost. Dims before these two are further out, the
     first one outermost. A group of one is the order in which the last dim is fastest."""

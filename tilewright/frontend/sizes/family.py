@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
+import msgspec
 import numpy as np
 
 from tilewright.frontend.trace import Graph, Node, Value
@@ -23,15 +23,14 @@ def varies(sizes: Sizes) -> bool:
     return any(n != sizes[0] for n in sizes)
 
 
-@dataclass(eq=False)
-class Trace:
+class Trace(msgspec.Struct, eq=False):
     """A traced program with its nodes and values numbered in the order in which they come."""
 
     graph: Graph
-    nodes: list[Node] = field(default_factory=list)
-    values: list[Value] = field(default_factory=list)
-    numbers: dict[Value, int] = field(default_factory=dict)
-    node_numbers: dict[Node, int] = field(default_factory=dict)
+    nodes: list[Node] = msgspec.field(default_factory=list)
+    values: list[Value] = msgspec.field(default_factory=list)
+    numbers: dict[Value, int] = msgspec.field(default_factory=dict)
+    node_numbers: dict[Node, int] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._number(self.graph)

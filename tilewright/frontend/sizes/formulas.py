@@ -11,10 +11,11 @@ import fractions
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from tilewright.frontend.sizes.family import NotUniform
 from tilewright.frontend.sizes.plan import CallPlan

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from tilewright import dtypes, primitives
 from tilewright.errors import SourceLocation
@@ -28,8 +29,7 @@ Reading = Callable[[Trace], Any]
 _POSITIONS = dtypes.i32
 
 
-@dataclass(frozen=True)
-class Fill:
+class Fill(msgspec.Struct, frozen=True):
     """The value of the padding along an axis, a scalar array. `or_nan`: or NaN, where all real elements along that axis
     are NaN too."""
 
@@ -41,8 +41,7 @@ class Fill:
         return bool(self.value == value) and (nan_passes or not self.or_nan)
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     """The role of a value for another one, `of`: its `maximum`, its `sum`, or the `inverse` of its sum along `axis`.
 
     `axes[i]` is the axis of `of` that axis i goes along; None for one along which it is repeated.
@@ -61,8 +60,7 @@ class Origin:
         return all(a == d or (a is None and r) for d, (a, r) in enumerate(zip(self.axes, repeated, strict=True)))
 
 
-@dataclass(frozen=True)
-class Padded:
+class Padded(msgspec.Struct, frozen=True):
     """A value of the padded program.
 
     Attributes:
@@ -76,7 +74,7 @@ class Padded:
 
     value: Value
     axes: Axes
-    fills: Mapping[int, Fill] = field(default_factory=dict[int, Fill])
+    fills: Mapping[int, Fill] = msgspec.field(default_factory=dict[int, Fill])
     everywhere: Any = None
     origin: Origin | None = None
     mark: str = ""
@@ -87,8 +85,7 @@ class Padded:
         return self.value.shape
 
 
-@dataclass(frozen=True)
-class Parameter:
+class Parameter(msgspec.Struct, frozen=True):
     """An argument of the padded program after those of the function, and how a trace indicates it."""
 
     type: ArrayType

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 
 from tilewright.frontend.sizes.axes import Axes, Axis
@@ -19,8 +19,7 @@ from tilewright.primitives import ArrayType
 Tensor = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True)
-class CallPlan:
+class CallPlan(msgspec.Struct, frozen=True):
     """The sizes of one call: what the padded program takes next to the arguments, and how they are padded and cut."""
 
     extra: tuple[Tensor, ...]

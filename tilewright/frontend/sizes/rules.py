@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from tilewright import dtypes, ops
 from tilewright.frontend.sizes.axes import Axes, fresh, is_padded, joined, joined_all, plain

@@ -8,14 +8,14 @@ then for each element its sign and 7 bits of magnitude, the leading one among th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 TILE = 32
 FACE = 16
 
 
-@dataclass(frozen=True)
-class TileFormat:
+class TileFormat(msgspec.Struct, frozen=True):
     """One format: `dtype` is the name of the type that its elements are read as and that arithmetic sees."""
 
     name: str

@@ -8,7 +8,9 @@ Microscaling Formats (MX) 1.0; NVIDIA's NVFP4 and the scale layouts of cuBLAS an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from tilewright.errors import LayoutError
 from tilewright.layout.catalogue.grid import tile_faces
@@ -22,8 +24,7 @@ _SHARING = 16
 """Values that share an exponent in a block float tile: one row of a face."""
 
 
-@dataclass(frozen=True)
-class Plane:
+class Plane(msgspec.Struct, frozen=True):
     """One plane of a format: `layout` places elements of `bits` bits in `buffer`."""
 
     name: str
@@ -32,8 +33,7 @@ class Plane:
     buffer: str
 
 
-@dataclass(frozen=True)
-class Planes:
+class Planes(msgspec.Struct, frozen=True):
     """Named planes over one logical `shape`.
 
     Raises:

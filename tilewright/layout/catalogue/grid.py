@@ -9,9 +9,10 @@ virtual grids.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from math import prod
+
+from msgspec.structs import replace
 
 from tilewright.errors import LayoutError
 from tilewright.layout.catalogue.pieces import one_of

@@ -6,7 +6,8 @@ Source: the semantics of named shardings (GSPMD, arXiv 2105.04663; Shardy's dime
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tilewright.errors import LayoutError
 from tilewright.layout.construct import distributed

@@ -7,9 +7,10 @@ modes" of tensor copies; Triton's padded_shared.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from math import prod
+
+from msgspec.structs import replace
 
 from tilewright.errors import LayoutError
 from tilewright.layout.catalogue.pieces import one_of, whole_tiles

@@ -6,8 +6,10 @@ A paging names dims of a tile, and is worked out before tiles and queues exist; 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import prod
+
+import msgspec
+from msgspec.structs import replace
 
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.layout.catalogue.grid import paged_tile
@@ -16,8 +18,7 @@ from tilewright.layout.layout import Layout
 ABSENT = -1
 
 
-@dataclass(frozen=True)
-class Paging:
+class Paging(msgspec.Struct, frozen=True):
     """The dims of a tile that run along the rows and the columns of pages, and the order of the pages.
 
     Attributes:

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tilewright.errors import LayoutError
@@ -37,8 +37,7 @@ _PLACEMENT = re.compile(f"l1 (blocks of )?{_SIZE}x{_SIZE} on {_SIZE}x{_SIZE}( by
 _HELP = "write, for example, `bfp8`, `l1 height`, `bf16 l1 block on 4x8`, `l1 2x4 by columns`, `row-major` or `dram`"
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True):
     """Shards of an array's pages in memories of cores.
 
     Attributes:
@@ -126,8 +125,7 @@ def page_matrix(shape: Sequence[int]) -> tuple[int, int]:
     return prod(padded[:-2]) * -(-padded[-2] // TILE), -(-padded[-1] // TILE)
 
 
-@dataclass(frozen=True)
-class Pages:
+class Pages(msgspec.Struct, frozen=True):
     """The storage of an array's pages, as the type of the array declares it; the default is device tiles in DRAM.
 
     Attributes:
@@ -173,8 +171,7 @@ class Pages:
         return row_major(shape, "mem.dram") if self.is_row_major else rename_axis(tilized(shape), "mem", "mem.dram")
 
 
-@dataclass(frozen=True)
-class Storage:
+class Storage(msgspec.Struct, frozen=True):
     """A requested storage: a format and a placement; empty fields are defaults.
 
     Attributes:

@@ -28,9 +28,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias, TypeGuard
 
+import msgspec
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from tilewright.dialects import array
@@ -50,8 +50,7 @@ _JOINED = "an operand of a concatenation, read across its rows"
 _REDUCED = "rows that are reduced and read again"
 
 
-@dataclass(frozen=True)
-class ArrayAlignRowsPass:
+class ArrayAlignRowsPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "array-align-rows"
 
     def apply(self, unit: Unit) -> None:
@@ -98,8 +97,7 @@ def _innermost(shape: Sequence[int]) -> int:
     return max((axis for axis, size in enumerate(shape) if size > 1), default=0)
 
 
-@dataclass(frozen=True)
-class _Read:
+class _Read(msgspec.Struct, frozen=True):
     """The shape of an array that a value is computed from, and its dim for each of the value's, if it has that."""
 
     shape: tuple[int, ...]

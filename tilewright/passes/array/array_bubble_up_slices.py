@@ -30,9 +30,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
+import msgspec
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from tilewright.dialects import array
@@ -70,8 +70,7 @@ class Range(NamedTuple):
 Ranges = tuple[Range, ...]
 
 
-@dataclass(frozen=True)
-class ArrayBubbleUpSlicesPass:
+class ArrayBubbleUpSlicesPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "array-bubble-up-slices"
 
     def apply(self, unit: Unit) -> None:
@@ -85,12 +84,13 @@ class ArrayBubbleUpSlicesPass:
                 drop_unused(block)
 
 
-@dataclass
-class _Slices:
+class _Slices(msgspec.Struct):
     """The slices of a block, with those that were written here."""
 
     block: Block
-    written: dict[tuple[SSAValue, Ranges], SSAValue] = field(default_factory=dict[tuple[SSAValue, Ranges], SSAValue])
+    written: dict[tuple[SSAValue, Ranges], SSAValue] = msgspec.field(
+        default_factory=dict[tuple[SSAValue, Ranges], SSAValue]
+    )
 
     def bubble_up(self) -> bool:
         """Rewrite operations of which slices or one gather alone are used, users before what they use; gives whether

@@ -33,30 +33,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import erase, insert_before, yielded
-from tilewright.passes.array.fusion import ELEMENTWISE, is_splat, is_unit_reshape
+from tilewright.passes.array.fusion import ELEMENTWISE, is_splat, is_unit_reshape, structural_key
 from tilewright.passes.base import Remark, Unit, blocks_of
 from tilewright.passes.kernels.lower_loop_group import group_space
 from tilewright.primitives import ArrayType
 
 
-@dataclass(frozen=True)
-class ArrayCollapseDimsPass:
+class ArrayCollapseDimsPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "array-collapse-dims"
 
     def apply(self, unit: Unit) -> None:
+        known: dict[tuple[object, ...], list[_Runs] | None] = {}
         for block in blocks_of(unit.main):
             for op in list(block.ops):
                 if isinstance(op, array.FusedOp) and op.kind == "loop":
-                    _collapse(unit, op)
+                    _collapse(unit, op, known)
 
 
 # Dimensions of a value that belong together, outermost first, without those of size 1.
@@ -119,24 +119,40 @@ def _dims(value: SSAValue) -> list[int]:
     return [d for d, n in enumerate(array_type(value).shape) if n != 1]
 
 
-def _collapse(unit: Unit, group: array.FusedOp) -> None:
-    body = group.body.block
-    values: list[SSAValue] = [*body.args, *(r for op in body.ops for r in op.results)]
-    if any(0 in array_type(v).shape for v in values) or not all(map(_has_rule, body.ops)):
+def _collapse(unit: Unit, group: array.FusedOp, known: dict[tuple[object, ...], list[_Runs] | None]) -> None:
+    """Collapse a group. `known` has the runs of the values of each group that was looked at, by its structure."""
+    key = structural_key(group.body)
+    if key not in known:
+        known[key] = _runs(group)
+    runs = known[key]
+    if runs is None:
         return
-    borders = _borders(group)
-    if borders is None:
-        return
-    runs = {value: borders.runs(value) for value in values}
     space, _ = group_space(group)
-    if all(len(runs[v]) == array_type(v).rank for v in values) or max(space, default=1) == 1:
-        return
-    new = _collapsed(group, runs)
+    new = _collapsed(group, dict(zip(_values(group), runs, strict=True)))
     shape, _ = group_space(new)
     texts = ("x".join(map(str, each)) for each in (space, shape))
     unit.remarks.append(
         Remark(ArrayCollapseDimsPass.name, group.why, " as ".join(texts), "dimensions with the same accesses")
     )
+
+
+def _values(group: array.FusedOp) -> list[SSAValue]:
+    body = group.body.block
+    return [*body.args, *(r for op in body.ops for r in op.results)]
+
+
+def _runs(group: array.FusedOp) -> list[_Runs] | None:
+    """The dimensions of each value that become one; None where none are merged."""
+    values = _values(group)
+    if any(0 in array_type(v).shape for v in values) or not all(map(_has_rule, group.body.block.ops)):
+        return None
+    borders = _borders(group)
+    if borders is None:
+        return None
+    runs = [borders.runs(value) for value in values]
+    space, _ = group_space(group)
+    keeps_all = all(len(found) == array_type(v).rank for v, found in zip(values, runs, strict=True))
+    return None if keeps_all or max(space, default=1) == 1 else runs
 
 
 def _axes(op: array.ReduceOp | array.BroadcastOp) -> tuple[int, ...]:

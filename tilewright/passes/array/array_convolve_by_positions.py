@@ -37,9 +37,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import Block, SSAValue
 
 from tilewright.dialects import array
@@ -51,8 +51,7 @@ from tilewright.passes.base import Remark, Unit, blocks_of, where
 _MOST_POSITIONS = 25
 
 
-@dataclass(frozen=True)
-class ArrayConvolveByPositionsPass:
+class ArrayConvolveByPositionsPass(msgspec.Struct, frozen=True):
     """`leaves_images`: convolutions without groups and of several positions stay."""
 
     name: ClassVar[str] = "array-convolve-by-positions"

@@ -47,9 +47,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import ClassVar
 
+import msgspec
 import numpy as np
 from xdsl.ir import Block, Operation, SSAValue
 
@@ -70,8 +70,7 @@ from tilewright.primitives import ArrayType
 _WORTH = 1.25
 
 
-@dataclass(frozen=True)
-class ArrayConvolveByProductsPass:
+class ArrayConvolveByProductsPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "array-convolve-by-products"
 
     def apply(self, unit: Unit) -> None:
@@ -110,15 +109,14 @@ def _can_be_a_product(op: array.ConvolveOp, machine: Machine) -> bool:
     return is_copied and not (has_strides and math.prod(op.dilation) > 1)
 
 
-@dataclass
-class _Writer:
+class _Writer(msgspec.Struct):
     """`added`: what has been written for the kernel that comes next."""
 
     unit: Unit
     block: Block
     op: array.ConvolveOp
     rows: PositionRows
-    added: list[Operation] = field(default_factory=list[Operation])
+    added: list[Operation] = msgspec.field(default_factory=list[Operation])
 
     def write(self) -> None:
         """Put the kernels that lay out operands, the matmul and what takes its results in the convolution's place."""

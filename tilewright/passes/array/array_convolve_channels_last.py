@@ -39,9 +39,9 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 import numpy as np
 from xdsl.ir import Block, Operation, SSAValue
 
@@ -58,8 +58,7 @@ from tilewright.passes.kernels.contract_facts import accumulator_of
 from tilewright.primitives import ArrayType
 
 
-@dataclass(frozen=True)
-class ArrayConvolveChannelsLastPass:
+class ArrayConvolveChannelsLastPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "array-convolve-channels-last"
 
     def apply(self, unit: Unit) -> None:
@@ -126,8 +125,7 @@ def _sizes_of(op: array.ConvolveOp) -> Convolution:
     )
 
 
-@dataclass
-class _Writer:
+class _Writer(msgspec.Struct):
     """Writes one convolution, with channels or with images last."""
 
     unit: Unit

@@ -24,9 +24,9 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import array
@@ -36,8 +36,7 @@ from tilewright.passes.array.fusion import is_unit_reshape, make_group, users
 from tilewright.passes.base import Unit, blocks_of
 
 
-@dataclass(frozen=True)
-class ArrayCopyReshapesPass:
+class ArrayCopyReshapesPass(msgspec.Struct, frozen=True):
     """Reshapes that only add or drop dims of size 1 are left to the groups that absorb them."""
 
     name: ClassVar[str] = "array-copy-reshapes"

@@ -20,9 +20,9 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import Operation
 
 from tilewright import collectives
@@ -33,8 +33,7 @@ from tilewright.passes.base import Unit, blocks_of
 from tilewright.passes.layouts.layout_rules import location_of
 
 
-@dataclass(frozen=True)
-class ArrayDropCollectivesPass:
+class ArrayDropCollectivesPass(msgspec.Struct, frozen=True):
     """
     Raises:
         UnsupportedOnTargetError: the program is for several devices.

@@ -23,9 +23,9 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import Block, Operation
 
 from tilewright.dialects import array
@@ -37,8 +37,7 @@ from tilewright.passes.base import Unit, blocks_of
 MOST_VIEWS = 64
 
 
-@dataclass(frozen=True)
-class ArrayDuplicateViewsPass:
+class ArrayDuplicateViewsPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "array-duplicate-views"
     in_loops: bool = False
 

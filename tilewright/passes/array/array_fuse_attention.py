@@ -45,10 +45,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import array
@@ -77,8 +77,7 @@ from tilewright.passes.kernels.planners import planner_for
 MOST_SCORE_OPERATIONS = 64
 
 
-@dataclass(frozen=True)
-class ArrayFuseAttentionPass:
+class ArrayFuseAttentionPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "array-fuse-attention"
 
     def apply(self, unit: Unit) -> None:

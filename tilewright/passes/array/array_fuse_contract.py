@@ -28,9 +28,9 @@ After:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import Block, Operation
 
 from tilewright.dialects import array
@@ -49,8 +49,7 @@ from tilewright.passes.base import Remark, Unit, blocks_of, where
 LARGEST_EPILOGUE = 48
 
 
-@dataclass(frozen=True)
-class ArrayFuseContractPass:
+class ArrayFuseContractPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "array-fuse-contract"
 
     def apply(self, unit: Unit) -> None:

@@ -29,9 +29,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
+import msgspec
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import array
@@ -71,8 +71,7 @@ _MAPPED = (
 )
 
 
-@dataclass(frozen=True)
-class ArrayFuseLoopsPass:
+class ArrayFuseLoopsPass(msgspec.Struct, frozen=True):
     """A symbolic pull of a merged group's roots must reach each operation at a single set of coordinates: a value that
     is consumed transposed as well as straight stays apart."""
 
@@ -83,8 +82,7 @@ class ArrayFuseLoopsPass:
             _fuse_block(unit, block)
 
 
-@dataclass(eq=False)
-class _Group:
+class _Group(msgspec.Struct, eq=False):
     """Operations that are computed together, and the inline operations that lead to what they read."""
 
     ops: set[Operation]
@@ -319,8 +317,7 @@ def _refusal(
 _PART = "part"
 
 
-@dataclass(frozen=True)
-class _Space:
+class _Space(msgspec.Struct, frozen=True):
     """The shape of all elements of a group, the dimensions that it reduces, and into how many parts, if into any."""
 
     shape: tuple[int, ...]
@@ -380,7 +377,7 @@ def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space, p
 
     def reach(value: SSAValue, at: tuple[Any, ...]) -> None:
         op = value.owner
-        if not isinstance(op, Operation) or (op not in merged and not is_inline(op)):
+        if isinstance(op, Block):
             return
         if op in merged:
             known = seen.setdefault(op, set())
@@ -391,6 +388,8 @@ def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space, p
             if len(known) > 1:
                 problems.append(f"{describe([op])} would be computed more than once")
                 return
+        elif not is_inline(op):
+            return
         for operand, inner in _operand_coordinates(op, at):
             reach(operand, inner)
 
@@ -436,12 +435,18 @@ def _canonical(shape: tuple[int, ...], at: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(c for c, n in zip(at, shape, strict=True) if n != 1 and c != -1)
 
 
-def _operand_coordinates(op: Operation, at: tuple[Any, ...]) -> Iterable[tuple[SSAValue, tuple[Any, ...]]]:
+_Coordinates: TypeAlias = tuple[Any, ...]
+
+
+def _operand_coordinates(op: Operation, at: _Coordinates) -> Iterable[tuple[SSAValue, _Coordinates]]:
     """Symbolic counterpart of the tile builder's rules."""
     if isinstance(op, ELEMENTWISE):
-        for operand in op.operands:
-            yield operand, at
-    elif isinstance(op, array.ReduceOp):
+        return [(operand, at) for operand in op.operands]
+    return _moved_coordinates(op, at)
+
+
+def _moved_coordinates(op: Operation, at: _Coordinates) -> Iterable[tuple[SSAValue, _Coordinates]]:
+    if isinstance(op, array.ReduceOp):
         shape, axes = array_type(op.operands[0]).shape, op.axes
         rest = iter(at if op.part is None else at[1:])
         yield op.operands[0], tuple(d if d in axes else next(rest) for d in range(len(shape)))

@@ -28,16 +28,16 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+import msgspec
 
 from tilewright.passes.array.array_copy_reshapes import changes_pages
 from tilewright.passes.array.fusion import make_group
 from tilewright.passes.base import Unit, blocks_of
 
 
-@dataclass(frozen=True)
-class ArrayGroupReshapesPass:
+class ArrayGroupReshapesPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "array-group-reshapes"
 
     def apply(self, unit: Unit) -> None:

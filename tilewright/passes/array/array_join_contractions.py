@@ -28,9 +28,9 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import array
@@ -41,8 +41,7 @@ from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.primitives import ArrayType
 
 
-@dataclass(frozen=True)
-class ArrayJoinContractionsPass:
+class ArrayJoinContractionsPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "array-join-contractions"
 
     def apply(self, unit: Unit) -> None:

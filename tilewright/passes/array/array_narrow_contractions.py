@@ -29,9 +29,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import Operation, SSAValue
 
 from tilewright.dialects import array
@@ -50,8 +50,7 @@ LEAST_ROWS = 32
 SHORT_DEPTH = 4
 
 
-@dataclass(frozen=True)
-class ArrayNarrowContractionsPass:
+class ArrayNarrowContractionsPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "array-narrow-contractions"
 
     def apply(self, unit: Unit) -> None:
@@ -85,8 +84,7 @@ class ArrayNarrowContractionsPass:
             _replace(op, _swapped(op))
 
 
-@dataclass(frozen=True)
-class _Side:
+class _Side(msgspec.Struct, frozen=True):
     """An operand of a contraction."""
 
     value: SSAValue

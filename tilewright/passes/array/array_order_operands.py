@@ -38,10 +38,11 @@ After:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.cost.warps.products import TENSOR_COPY_BYTES, warp_product_seconds
@@ -65,8 +66,7 @@ _MULTIPLES_BYTES = (4, TENSOR_COPY_BYTES)
 _WORTH = 1.25
 
 
-@dataclass(frozen=True)
-class ArrayOrderOperandsPass:
+class ArrayOrderOperandsPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "array-order-operands"
 
     def apply(self, unit: Unit) -> None:
@@ -76,8 +76,7 @@ class ArrayOrderOperandsPass:
                     _order(unit, block, op)
 
 
-@dataclass(frozen=True)
-class _Order:
+class _Order(msgspec.Struct, frozen=True):
     """Which operands are laid out, with how much of the contracted dimension, and in which predicted time, of which
     `moving_s` are to lay them out."""
 

@@ -27,9 +27,9 @@ After:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 import numpy as np
 from xdsl.ir import Block, Operation, SSAValue
 
@@ -43,8 +43,7 @@ from tilewright.passes.kernels.warp_products import is_multiplied_by_warps
 _WHY = "weights by window position"
 
 
-@dataclass(frozen=True)
-class ArrayOrderWeightsPass:
+class ArrayOrderWeightsPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "array-order-weights"
 
     def apply(self, unit: Unit) -> None:

@@ -25,9 +25,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 from xdsl.ir import Block, Operation, SSAValue
 
@@ -54,8 +54,7 @@ SEARCHED_ELEMENTS = 4096
 _VIEWS = (array.ReshapeOp, array.TransposeOp, array.BroadcastOp, array.SliceOp, array.ReverseOp)
 
 
-@dataclass(frozen=True)
-class ArraySimplifyPass:
+class ArraySimplifyPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "array-simplify"
 
     def apply(self, unit: Unit) -> None:

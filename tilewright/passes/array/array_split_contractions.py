@@ -24,9 +24,9 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import Operation, SSAValue
 
 from tilewright.cost.vectors.tiles import is_streamed
@@ -48,8 +48,7 @@ LEAST_STREAMED_PART = 64
 MANY_COLUMNS = 512
 
 
-@dataclass(frozen=True)
-class ArraySplitContractionsPass:
+class ArraySplitContractionsPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "array-split-contractions"
 
     def apply(self, unit: Unit) -> None:

@@ -25,9 +25,9 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import array
@@ -40,8 +40,7 @@ MOST_OPERANDS = 16
 MOST_CUT_OPERANDS = 32
 
 
-@dataclass(frozen=True)
-class ArraySplitJoinsPass:
+class ArraySplitJoinsPass(msgspec.Struct, frozen=True):
     """Split concatenations of more than `most_operands` arrays."""
 
     most_operands: int = MOST_OPERANDS

@@ -21,8 +21,9 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+import msgspec
 
 from tilewright.cost.split_k import split_k
 from tilewright.dialects import array
@@ -33,8 +34,7 @@ from tilewright.passes.kernels.warp_products import piece_bytes, warp_product
 from tilewright.primitives import ArrayType
 
 
-@dataclass(frozen=True)
-class ArraySplitKPass:
+class ArraySplitKPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "array-split-k"
 
     def apply(self, unit: Unit) -> None:

@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import Operation, SSAValue
 
 from tilewright.cost.warps.loops import reduction_blocks
@@ -56,8 +56,7 @@ BLOCKS_A_CORE = 4
 LEAST_LINES = 128
 
 
-@dataclass(frozen=True)
-class ArraySplitReductionsPass:
+class ArraySplitReductionsPass(msgspec.Struct, frozen=True):
     """`fills_cores`: reductions of many elements are split as well where their blocks are too few for the machine's
     cores."""
 
@@ -165,8 +164,7 @@ def _of_operands(op: array.ReduceOp, join: array.ConcatOp) -> list[array.ReduceO
     return parts
 
 
-@dataclass
-class _Window:
+class _Window(msgspec.Struct):
     """The part of what `op` reduces where an operand of a concatenation is: from `start` on along the axis."""
 
     op: array.ReduceOp
@@ -174,7 +172,7 @@ class _Window:
     operand: SSAValue
     start: int
     size: int
-    known: dict[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
+    known: dict[SSAValue, SSAValue] = msgspec.field(default_factory=dict[SSAValue, SSAValue])
 
     def of(self, value: SSAValue) -> SSAValue:
         """The part of a value, which is computed once."""

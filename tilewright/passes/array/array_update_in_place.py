@@ -28,9 +28,9 @@ After:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from tilewright.dialects import array
@@ -44,8 +44,7 @@ from tilewright.passes.base import Remark, Unit, blocks_of, where
 UPDATES = (array.DynamicUpdateSliceOp, array.ScatterOp)
 
 
-@dataclass(frozen=True)
-class ArrayUpdateInPlacePass:
+class ArrayUpdateInPlacePass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "array-update-in-place"
 
     def apply(self, unit: Unit) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 from xdsl.ir import Operation, SSAValue
 
 from tilewright.dialects import array
@@ -16,8 +16,7 @@ from tilewright.passes.array.fusion import ELEMENTWISE, is_splat, is_unit_reshap
 _COMPARISONS = {"less_equal": (1, 0), "less": (1, 1), "greater_equal": (-1, 0), "greater": (-1, 1)}
 
 
-@dataclass(frozen=True)
-class Causal:
+class Causal(msgspec.Struct, frozen=True):
     """Scores of keys beyond `query + offset` are -inf, `query` being the coordinate `query_dim` of a score. `choice` is
     the `select` that does this and nothing else; None if what it hides is more than that."""
 
@@ -30,8 +29,7 @@ class Causal:
         return self.offset < shape[-1] - 1
 
 
-@dataclass(frozen=True)
-class _Position:
+class _Position(msgspec.Struct, frozen=True):
     """`constant + sum of coefficient * coordinate` over the dimensions of an array."""
 
     coefficients: tuple[int, ...]

@@ -7,8 +7,8 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 from xdsl.ir import SSAValue
 
 from tilewright.cost.vectors.convolutions import Convolution
@@ -20,8 +20,7 @@ from tilewright.passes.array.permuted_values import PermutedValues
 from tilewright.primitives import ArrayType
 
 
-@dataclass
-class ChannelsFirstWriter:
+class ChannelsFirstWriter(msgspec.Struct):
     """Writes one convolution with channels first."""
 
     values: PermutedValues

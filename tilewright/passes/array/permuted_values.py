@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from tilewright.dialects import array
@@ -30,12 +30,11 @@ _PER_DIM = {
 }
 
 
-@dataclass
-class PermutedValues:
+class PermutedValues(msgspec.Struct):
     """Values of a block that are transposes written here, with what they are transposes of."""
 
     block: Block
-    known: dict[SSAValue, tuple[SSAValue, Permutation]] = field(
+    known: dict[SSAValue, tuple[SSAValue, Permutation]] = msgspec.field(
         default_factory=dict[SSAValue, tuple[SSAValue, Permutation]]
     )
 

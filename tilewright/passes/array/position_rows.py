@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from tilewright.cost.warps.products import TENSOR_COPY_BYTES, WarpProduct, warp_product_seconds
 from tilewright.dialects import array
@@ -30,8 +32,7 @@ def _last(sizes: Sequence[int], steps: Sequence[int]) -> int:
     return sum((n - 1) * step for n, step in zip(sizes, steps, strict=True))
 
 
-@dataclass(frozen=True)
-class PositionRows:
+class PositionRows(msgspec.Struct, frozen=True):
     """`merge`: how many positions along each spatial dim are one; `taken`: every how many-th is laid out, of windows of
     one. `sizes`: the spatial dims of what is laid out, with padding, of which the first has some rows more at the end;
     `depth`: the channels of a position, with zeros after them; `positions`: how many results each channel has."""

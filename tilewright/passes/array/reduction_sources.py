@@ -8,8 +8,8 @@ other uses.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import array
@@ -24,12 +24,11 @@ _MOST_COPIED, _MOST_ARRAYS = 8, 2
 _FUSED = (*ELEMENTWISE, array.BroadcastOp, array.ReshapeOp, array.ReduceOp)
 
 
-@dataclass
-class _Together:
+class _Together(msgspec.Struct):
     """Reductions in parts of one shape, none of which needs the result of another."""
 
     reductions: list[array.ReduceOp]
-    copies: dict[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
+    copies: dict[SSAValue, SSAValue] = {}
 
     def takes(self, op: array.ReduceOp) -> bool:
         first = self.reductions[0]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
+from msgspec.structs import replace
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.ir.affine.affine_expr import (
     AffineBinaryOpExpr,
@@ -18,8 +19,7 @@ from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.layout.catalogue.paging import ABSENT, Paging
 
 
-@dataclass(frozen=True)
-class Sum:
+class Sum(msgspec.Struct, frozen=True):
     """`constant + sum(dims) + sum(symbols)`, each by its coefficient."""
 
     constant: int = 0
@@ -64,8 +64,7 @@ def linear(expression: AffineExpr) -> Sum | None:
             return None
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(msgspec.Struct, frozen=True):
     """A tile's window of an array, made of whole pages: its paging, and the coordinates of its pages: for each
     coordinate of a page of the array, the dim of the tile that runs along it (`ABSENT`: none), and the offset, which is
     a sum of symbols in pages."""

@@ -133,9 +133,9 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import cores, tile
@@ -149,8 +149,7 @@ _Needs = dict[str, tuple[str, Operation]]
 _ALSO_OF_PACK = cores.ReduceOp | cores.TilizeOp
 
 
-@dataclass(frozen=True)
-class ScheduledConfigureUnitsPass:
+class ScheduledConfigureUnitsPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "scheduled-configure-units"
 
     def apply(self, unit: Unit) -> None:

@@ -163,10 +163,10 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
+import msgspec
 from xdsl.dialects.builtin import AffineMapAttr, IndexType
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
@@ -189,8 +189,7 @@ from tilewright.semantics.tile import evaluate_map
 _QUEUES_SHARE = 0.6
 
 
-@dataclass(frozen=True)
-class ScheduledFinishProductsPass:
+class ScheduledFinishProductsPass(msgspec.Struct, frozen=True):
     """`may_deepen`: queues of operands may become longer."""
 
     may_deepen: bool = True

@@ -102,6 +102,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import msgspec
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.ir.affine.affine_expr import AffineSymExpr
@@ -114,8 +115,7 @@ from tilewright.passes.cores.affine_expressions import plus, with_dims
 from tilewright.semantics.tile import evaluate_map
 
 
-@dataclass(frozen=True)
-class ScheduledMulticastFetchesPass:
+class ScheduledMulticastFetchesPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "scheduled-multicast-fetches"
 
     def apply(self, unit: Unit) -> None:

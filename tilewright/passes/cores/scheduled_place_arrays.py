@@ -126,6 +126,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import SSAValue
 
 from tilewright.cached import cached_property
@@ -146,8 +147,7 @@ from tilewright.passes.cores.tile_store_arrays import spread, store_arrays
 from tilewright.passes.layouts.layout_rules import location_of
 
 
-@dataclass(frozen=True)
-class ScheduledPlaceArraysPass:
+class ScheduledPlaceArraysPass(msgspec.Struct, frozen=True):
     """`keeps`: whether arrays that the user did not place are kept in the memories of cores."""
 
     name: ClassVar[str] = "scheduled-place-arrays"

@@ -89,9 +89,9 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from xdsl.dialects.builtin import FileLineColLoc
 from xdsl.rewriter import Rewriter
 
@@ -102,8 +102,7 @@ from tilewright.passes.base import Remark, Unit, where
 from tilewright.passes.cores.memory import aligned_bytes, bytes_of
 
 
-@dataclass(frozen=True)
-class ScheduledPlanCoreMemoryPass:
+class ScheduledPlanCoreMemoryPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "scheduled-plan-core-memory"
 
     def apply(self, unit: Unit) -> None:

@@ -93,6 +93,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
@@ -104,8 +105,7 @@ from tilewright.passes.base import Unit
 from tilewright.passes.layouts.layout_rules import location_of
 
 
-@dataclass(frozen=True)
-class ScheduledShareQueuesPass:
+class ScheduledShareQueuesPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "scheduled-share-queues"
 
     def apply(self, unit: Unit) -> None:

@@ -92,6 +92,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import Operation, SSAValue
 
 from tilewright import dtypes
@@ -104,8 +105,7 @@ from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
 
 
-@dataclass(frozen=True)
-class TileExpandIntegerProductsPass:
+class TileExpandIntegerProductsPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "tile-expand-integer-products"
 
     def apply(self, unit: Unit) -> None:

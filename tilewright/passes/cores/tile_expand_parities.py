@@ -32,9 +32,9 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import Operation, SSAValue
 
 from tilewright import dtypes
@@ -46,8 +46,7 @@ from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
 
 
-@dataclass(frozen=True)
-class TileExpandParitiesPass:
+class TileExpandParitiesPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "tile-expand-parities"
 
     def apply(self, unit: Unit) -> None:

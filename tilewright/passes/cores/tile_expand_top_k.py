@@ -35,9 +35,9 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright import dtypes
@@ -48,8 +48,7 @@ from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
 
 
-@dataclass(frozen=True)
-class TileExpandTopKPass:
+class TileExpandTopKPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "tile-expand-top-k"
 
     def apply(self, unit: Unit) -> None:

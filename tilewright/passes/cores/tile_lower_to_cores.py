@@ -53,10 +53,10 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
+import msgspec
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, SSAValue
 from xdsl.ir.affine import AffineExpr
@@ -106,8 +106,7 @@ from tilewright.passes.dead_code import drop_unused
 _BOOL_REDUCTIONS = {"bitwise_or": "maximum", "bitwise_and": "minimum"}
 
 
-@dataclass(frozen=True)
-class TileLowerToCoresPass:
+class TileLowerToCoresPass(msgspec.Struct, frozen=True):
     """`buffers`: how many tiles a queue between a mover and what computes has room for, where a loop fills it.
     `movers`: whether one thread reads and another one writes, or one does both."""
 

@@ -32,9 +32,9 @@ After:
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import Block, SSAValue
 
 from tilewright.dialects import tile
@@ -42,8 +42,7 @@ from tilewright.dialects.rewriting import block_of, erase
 from tilewright.passes.base import Unit
 
 
-@dataclass(frozen=True)
-class TileShareLoadsPass:
+class TileShareLoadsPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "tile-share-loads"
 
     def apply(self, unit: Unit) -> None:

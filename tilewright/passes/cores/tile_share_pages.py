@@ -44,6 +44,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import SSAValue
 from xdsl.rewriter import Rewriter
 
@@ -64,8 +65,7 @@ _Version = tuple[str, int, LinearView]
 _SHARED = "_shared"
 
 
-@dataclass(frozen=True)
-class TileSharePagesPass:
+class TileSharePagesPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "tile-share-pages"
 
     def apply(self, unit: Unit) -> None:

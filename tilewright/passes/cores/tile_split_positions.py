@@ -42,10 +42,10 @@ After:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
+import msgspec
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
@@ -62,8 +62,7 @@ from tilewright.passes.cores.tile_facts import PLACEWISE, load_behind_of
 from tilewright.primitives import ArrayType
 
 
-@dataclass(frozen=True)
-class TileSplitPositionsPass:
+class TileSplitPositionsPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "tile-split-positions"
 
     def apply(self, unit: Unit) -> None:

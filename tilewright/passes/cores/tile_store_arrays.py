@@ -32,9 +32,9 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
@@ -52,8 +52,7 @@ from tilewright.passes.layouts.layout_rules import location_of
 _DEFAULT = Pages()
 
 
-@dataclass(frozen=True)
-class TileStoreArraysPass:
+class TileStoreArraysPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "tile-store-arrays"
 
     def apply(self, unit: Unit) -> None:

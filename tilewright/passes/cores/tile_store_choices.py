@@ -52,9 +52,9 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
@@ -70,8 +70,7 @@ from tilewright.primitives import ArrayType
 _OUTSIDE = 1 << 30
 
 
-@dataclass(frozen=True)
-class TileStoreChoicesPass:
+class TileStoreChoicesPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "tile-store-choices"
 
     def apply(self, unit: Unit) -> None:

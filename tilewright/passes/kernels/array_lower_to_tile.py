@@ -36,9 +36,9 @@ After:
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import SSAValue
 
 from tilewright import schedules
@@ -77,16 +77,14 @@ from tilewright.primitives import ArrayType
 Fill = Callable[[TileBuilder, Sequence[SSAValue], Sequence[SSAValue]], None]
 
 
-@dataclass(frozen=True)
-class _Kernel:
+class _Kernel(msgspec.Struct, frozen=True):
     """One of the kernels of a group: its name and the types of what it computes."""
 
     name: str
     results: tuple[ArrayType, ...]
 
 
-@dataclass(frozen=True)
-class ArrayLowerToTilePass:
+class ArrayLowerToTilePass(msgspec.Struct, frozen=True):
     """Groups with equal bodies share a kernel: a model's layers call one kernel."""
 
     name: ClassVar[str] = "array-lower-to-tile"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+import msgspec
 from xdsl.ir import SSAValue
 
 from tilewright.passes.kernels.tile_builder import TileBuilder
@@ -13,8 +13,7 @@ from tilewright.primitives import ArrayType
 Values = Sequence[SSAValue]
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(msgspec.Struct, frozen=True):
     """One kernel of a group.
 
     Attributes:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 
-@dataclass(eq=False, frozen=True)
-class Axis:
+class Axis(msgspec.Struct, frozen=True, eq=False):
     """One dimension of a tile, known by identity. Tiles list their axes in increasing `order`."""
 
     extent: int
@@ -19,8 +18,7 @@ class Axis:
     name: str = ""
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(msgspec.Struct, frozen=True):
     """A tile value and the axes of its dimensions, in increasing order."""
 
     value: SSAValue
@@ -36,8 +34,7 @@ def ordered(axes: Iterable[Axis]) -> tuple[Axis, ...]:
     return tuple(sorted(dict.fromkeys(axes), key=lambda axis: axis.order))
 
 
-@dataclass(frozen=True)
-class Linear:
+class Linear(msgspec.Struct, frozen=True):
     """`constant + sum(coefficient * term)`; a term is a tile axis, an index scalar or an integer tile of lanes."""
 
     constant: int = 0
@@ -79,12 +76,11 @@ def axes_of(coordinates: Coordinates) -> tuple[Axis, ...]:
     return ordered(axis for c in coordinates for axis in c.axes)
 
 
-@dataclass
-class MapBuilder:
+class MapBuilder(msgspec.Struct):
     """Collects the symbols of an affine map over the axes of a tile."""
 
     axes: Sequence[Axis]
-    symbols: list[SSAValue | Tile] = field(default_factory=list)
+    symbols: list[SSAValue | Tile] = msgspec.field(default_factory=list)
 
     def expression(self, linear: Linear) -> AffineExpr:
         result: AffineExpr | None = None

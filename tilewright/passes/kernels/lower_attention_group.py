@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 from xdsl.ir import SSAValue
 
 from tilewright import schedules
@@ -33,8 +33,7 @@ KEY_MULTIPLE = 64
 TILES_A_THREAD = 4
 
 
-@dataclass(frozen=True)
-class AttentionParts:
+class AttentionParts(msgspec.Struct, frozen=True):
     """The values of an attention group, by role. Scores are (*batch, *rows, keys): the rows are queries, and heads that
     share keys. `weights`: the cast that rounds the weights, where they are rounded."""
 
@@ -45,8 +44,7 @@ class AttentionParts:
     weights: array.CastOp | None = None
 
 
-@dataclass(frozen=True)
-class AttentionPlan:
+class AttentionPlan(msgspec.Struct, frozen=True):
     """`shape` is that of the scores; `row_dim` is the dimension of which a tile has `row_extent` rows, and it takes
     `key_extent` keys a step. `repeat`: the dimension of heads of which so many share keys, and how many.
     `operand`: the type that operands are multiplied in, with sums of the compute type; None: all are of that.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 from xdsl.ir import SSAValue
 
 from tilewright import dtypes
@@ -26,8 +26,7 @@ _START = Linear()
 Step = Callable[[Sequence[SSAValue], Tile], Tile]
 
 
-@dataclass(frozen=True)
-class ContractPlan:
+class ContractPlan(msgspec.Struct, frozen=True):
     """Tile extents of the result dimensions and of the contracted ones (all but the last are 1). `part`: how much of
     the last contracted dimension is summed together; the parts are the first result dimension. `operand`: the type that
     operands are converted to before they are multiplied; None: they are multiplied as they are. `atom`: the name of

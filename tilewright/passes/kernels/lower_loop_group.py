@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 from xdsl.ir import Operation, SSAValue
 
 from tilewright import schedules
@@ -20,8 +20,7 @@ from tilewright.passes.kernels.tile_builder import TileBuilder
 ROW_ELEMENTS = 4096
 
 
-@dataclass(frozen=True)
-class LoopPlan:
+class LoopPlan(msgspec.Struct, frozen=True):
     """How a loop group is tiled. `extents` are tile extents of the kept dimensions of `space`; `reduced` maps each
     reduced dimension to its tile extent. Of a group that reduces `in_parts` the first dimension of `space` counts the
     parts, and the extent of the divided dimension is that of a part."""
@@ -40,8 +39,7 @@ class LoopPlan:
         return tuple(-(-self.space[d] // self.extents[d]) for d in self.kept)
 
 
-@dataclass(frozen=True)
-class ReducedSpace:
+class ReducedSpace(msgspec.Struct, frozen=True):
     """The reductions of a loop group: by which function, of which shape, over which of its dimensions. In parts, the
     first dimension counts them. `is_read_again`: the group stores arrays of the whole shape, too."""
 

@@ -11,8 +11,8 @@ On machines with lanes a tile is what a block holds in registers; a block scans 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 from xdsl.ir import SSAValue
 
 from tilewright import dtypes, ops, schedules
@@ -34,8 +34,7 @@ ORDERED = (array.ScanOp, array.SortOp, array.ArgReduceOp, array.TopKOp)
 PART_COLUMNS = 64
 
 
-@dataclass(frozen=True)
-class OrderedPlan:
+class OrderedPlan(msgspec.Struct, frozen=True):
     """A tile holds `part` elements along `axis` and lines next to each other: `extents` of the other dimensions. With
     `reverse`, parts are counted from the far end."""
 
@@ -110,8 +109,7 @@ def ordered_stages(group: array.FusedOp, plan: OrderedPlan, in_turns: bool) -> l
 # ---- tiles ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Tiling:
+class _Tiling(msgspec.Struct, frozen=True):
     """The coordinates of a tile's elements in the whole array: its axes, `along` the one of the operation."""
 
     along: Axis

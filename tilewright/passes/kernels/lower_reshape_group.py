@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import msgspec
 from xdsl.ir import BlockArgument, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
@@ -27,8 +27,7 @@ from tilewright.primitives import ArrayType
 _WIDEST_PAGES = 32
 
 
-@dataclass(frozen=True)
-class ReshapePlan:
+class ReshapePlan(msgspec.Struct, frozen=True):
     """Tile extents of the result, and where its elements come from: dims are places in a tile, symbols its tile's
     coordinates."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 from xdsl.ir import SSAValue
 
 from tilewright import dtypes
@@ -21,8 +21,7 @@ def scatter_of(group: array.FusedOp) -> array.ScatterOp:
     return next(op for op in group.body.block.ops if isinstance(op, array.ScatterOp))
 
 
-@dataclass(frozen=True)
-class ScatterRows:
+class ScatterRows(msgspec.Struct, frozen=True):
     """The rows of a scatter are the dimensions before those that indices choose from: an index changes the same element
     of each. A program instance updates `block` rows along the last of `dims`, one after the other; where there are no
     rows, or the machine's lanes take all of them, `dims` is empty."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+import msgspec
 
 from tilewright import schedules
 from tilewright.cost.tiles import MatmulTile, dividing_split, even_split, loop_tile, reread_tile
@@ -66,8 +67,7 @@ LEAST_ROWS = 32
 ENOUGH_TILES = 8
 
 
-@dataclass(frozen=True)
-class VectorPlanner:
+class VectorPlanner(msgspec.Struct, frozen=True):
     """The `KernelPlanner` of CPUs."""
 
     machine: Machine

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
+
+from msgspec.structs import replace
 
 from tilewright import schedules
 from tilewright.cost.warps.loops import registers_of_part, warps_of_tile

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from tilewright import schedules
 from tilewright.cost.tiles import MatmulTile, even_split, loop_tile, reread_tile

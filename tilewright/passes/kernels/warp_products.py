@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
+from msgspec.structs import replace
 from xdsl.ir import BlockArgument
 
 from tilewright import dtypes

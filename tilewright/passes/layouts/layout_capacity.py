@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
 from math import prod
 
+import msgspec
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import tile
@@ -31,8 +31,7 @@ MOST_TRIES = 24
 MOST_CHOICES = 6
 
 
-@dataclass(frozen=True)
-class Overflow:
+class Overflow(msgspec.Struct, frozen=True):
     """A point of the program at which tiles need more than there is.
 
     Attributes:
@@ -48,8 +47,7 @@ class Overflow:
     tiles: tuple[SSAValue, ...]
 
 
-@dataclass(frozen=True)
-class Lifetime:
+class Lifetime(msgspec.Struct, frozen=True):
     """From which point to which a tile lives; operation n of the program reads at 2 n and writes at 2 n + 1."""
 
     value: SSAValue

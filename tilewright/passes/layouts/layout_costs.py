@@ -12,6 +12,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tilewright.dtypes import DType
@@ -142,8 +143,7 @@ class ResultCost(_Movement):
         return least_seconds(tuple(atom.accumulator for atom in firsts), seconds, self.dtype, self.machine) * self.trips
 
 
-@dataclass(frozen=True)
-class PackingCost:
+class PackingCost(msgspec.Struct, frozen=True):
     """The cost of an atom's right operand read from an array: zero if the array can be packed as a whole for it, else a
     copy each time."""
 
@@ -159,8 +159,7 @@ class PackingCost:
         return plan.seconds * self.trips if isinstance(plan, Plan) else None
 
 
-@dataclass(frozen=True)
-class ComputeCost:
+class ComputeCost(msgspec.Struct, frozen=True):
     """The cost of computing a tile in its layout: an instruction for each register of each warp, copies included."""
 
     seconds: float
@@ -175,8 +174,7 @@ def instructions(layout: Layout) -> int:
     return registers * prod(static(layout.span(axis)) for axis in layout.axes if kind_of(axis) == Kind.WARP)
 
 
-@dataclass(frozen=True)
-class TransferCost:
+class TransferCost(msgspec.Struct, frozen=True):
     """The cost of a load of a tile from a window of memory, or of a store."""
 
     window: Layout
@@ -196,8 +194,7 @@ class TransferCost:
         return [plan] if isinstance(plan, Plan) else None
 
 
-@dataclass(frozen=True)
-class Unmoved:
+class Unmoved(msgspec.Struct, frozen=True):
     """The cost of an edge next to a strict pin: impossible where data would have to move."""
 
     edge: FlowCost | OperandCost | ResultCost

@@ -9,6 +9,8 @@ from pathlib import PurePath
 from textwrap import wrap
 from typing import Any, cast
 
+import msgspec
+
 from tilewright.errors import SourceLocation
 from tilewright.layout import Layout
 from tilewright.passes.layouts.layout_explanation import (
@@ -43,6 +45,8 @@ def _plain(value: Any) -> Any:
         return {"file": value.file, "line": value.line, "column": value.column}
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, msgspec.Struct):
+        return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, tuple):
         parts = cast("tuple[Any, ...]", value)
         return [_plain(part) for part in parts]

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
+import msgspec
+from msgspec.structs import replace
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright import ops
@@ -54,8 +55,7 @@ from tilewright.primitives import ArrayType
 LARGEST_DOMAIN = 8
 
 
-@dataclass
-class Inference:
+class Inference(msgspec.Struct):
     """The layouts of a kernel's tiles.
 
     Attributes:
@@ -96,8 +96,7 @@ class _Pin(NamedTuple):
     origin: Origin
 
 
-@dataclass
-class _Kernel:
+class _Kernel(msgspec.Struct):
     """A kernel being turned into a problem.
 
     Attributes:
@@ -111,17 +110,21 @@ class _Kernel:
     kernel: tile.KernelOp
     space: Space
     pins: list[_Pin]
-    closed_in: dict[SSAValue, SourceLocation | None] = field(default_factory=dict[SSAValue, SourceLocation | None])
-    closed_out: dict[SSAValue, SourceLocation | None] = field(default_factory=dict[SSAValue, SourceLocation | None])
-    ops: list[tuple[Operation, int]] = field(default_factory=list[tuple[Operation, int]])
-    flows: list[tuple[Flow, Operation, int]] = field(default_factory=list[tuple[Flow, Operation, int]])
-    outgoing: dict[SSAValue, list[Flow]] = field(default_factory=dict[SSAValue, list[Flow]])
-    incoming: dict[SSAValue, list[Flow]] = field(default_factory=dict[SSAValue, list[Flow]])
-    domains: dict[SSAValue, dict[Layout, None]] = field(default_factory=dict[SSAValue, dict[Layout, None]])
-    types: dict[SSAValue, ArrayType] = field(default_factory=dict[SSAValue, ArrayType])
-    free: set[SSAValue] = field(default_factory=set[SSAValue])
-    packed: set[tile.DotOp] = field(default_factory=set[tile.DotOp])
-    atoms: dict[tile.DotOp, tuple[Atom, ...]] = field(default_factory=dict[tile.DotOp, tuple[Atom, ...]])
+    closed_in: dict[SSAValue, SourceLocation | None] = msgspec.field(
+        default_factory=dict[SSAValue, SourceLocation | None]
+    )
+    closed_out: dict[SSAValue, SourceLocation | None] = msgspec.field(
+        default_factory=dict[SSAValue, SourceLocation | None]
+    )
+    ops: list[tuple[Operation, int]] = msgspec.field(default_factory=list[tuple[Operation, int]])
+    flows: list[tuple[Flow, Operation, int]] = msgspec.field(default_factory=list[tuple[Flow, Operation, int]])
+    outgoing: dict[SSAValue, list[Flow]] = msgspec.field(default_factory=dict[SSAValue, list[Flow]])
+    incoming: dict[SSAValue, list[Flow]] = msgspec.field(default_factory=dict[SSAValue, list[Flow]])
+    domains: dict[SSAValue, dict[Layout, None]] = msgspec.field(default_factory=dict[SSAValue, dict[Layout, None]])
+    types: dict[SSAValue, ArrayType] = msgspec.field(default_factory=dict[SSAValue, ArrayType])
+    free: set[SSAValue] = msgspec.field(default_factory=set[SSAValue])
+    packed: set[tile.DotOp] = msgspec.field(default_factory=set[tile.DotOp])
+    atoms: dict[tile.DotOp, tuple[Atom, ...]] = msgspec.field(default_factory=dict[tile.DotOp, tuple[Atom, ...]])
 
 
 def infer_layouts(
@@ -409,8 +412,7 @@ def _add_product(work: _Kernel, problem: Problem, variables: Mapping[SSAValue, i
     return number
 
 
-@dataclass(frozen=True)
-class _AtomCost:
+class _AtomCost(msgspec.Struct, frozen=True):
     trips: int
 
     def __call__(self, atom: Atom) -> float:

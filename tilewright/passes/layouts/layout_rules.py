@@ -7,9 +7,10 @@ data instead costs what `plan_relayout` states. An operation without a rule is a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import msgspec
+from msgspec.structs import replace
 from xdsl.dialects.builtin import FileLineColLoc, TensorType
 from xdsl.ir import Operation, SSAValue
 
@@ -36,8 +37,7 @@ class View(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Same:
+class Same(msgspec.Struct, frozen=True):
     """Target and source have one layout."""
 
     def image(self, layout: Layout) -> Layout:
@@ -51,8 +51,7 @@ class Same:
 _HOLDERS = (Kind.REGISTER, Kind.LANE, Kind.WARP)
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(msgspec.Struct, frozen=True):
     """The target is a box of the source."""
 
     source: tuple[int, ...]
@@ -79,8 +78,7 @@ class Window:
         return replace(layout, shape=self.source, shard=tuple(shard))
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """The source is a box of the target: an operand of a concatenation."""
 
     whole: Window
@@ -92,8 +90,7 @@ class Part:
         return self.whole.image(layout)
 
 
-@dataclass(frozen=True)
-class Scattered:
+class Scattered(msgspec.Struct, frozen=True):
     """No layout of the one is a layout of the other: the data goes through memory."""
 
     def image(self, layout: Layout) -> Layout:
@@ -109,8 +106,7 @@ def _registers(layout: Layout) -> int:
     return max(used, default=1)
 
 
-@dataclass(frozen=True)
-class Folded:
+class Folded(msgspec.Struct, frozen=True):
     """The target combines dims of the source, with the result at every holder that took part."""
 
     view: Reduce
@@ -129,8 +125,7 @@ class Folded:
         return self.view.preimage(layout, digits)
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(msgspec.Struct, frozen=True):
     """The target repeats the source along new or stretched dims."""
 
     view: Broadcast
@@ -150,8 +145,7 @@ class Spread:
         return self.view.preimage(layout)
 
 
-@dataclass(frozen=True)
-class Flow:
+class Flow(msgspec.Struct, frozen=True):
     """From `source` to `target`.
 
     Attributes:

@@ -8,8 +8,9 @@ A space names the layouts worth considering for a value (`distributions`), and t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from tilewright.dialects import tile
 from tilewright.layout import Iter, Layout
@@ -17,8 +18,7 @@ from tilewright.machines.machine import Machine, MatrixAtom
 from tilewright.primitives import ArrayType
 
 
-@dataclass(frozen=True)
-class Atom:
+class Atom(msgspec.Struct, frozen=True):
     """One way to do a matmul: the layouts that it wants of its operands and gives its accumulator, and its time.
     `block` is the part of the accumulator that a micro-kernel keeps in registers, `instruction` what multiplies
     matrices for it. One that is `asked` for is for matmuls that name it, no others. An `asynchronous` one completes

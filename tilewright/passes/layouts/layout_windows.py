@@ -8,10 +8,10 @@ wrong ones.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import count
 from math import gcd, lcm
 
+from msgspec.structs import replace
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import BlockArgument, SSAValue
 from xdsl.ir.affine import AffineExpr

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from tilewright import ops
@@ -29,17 +29,18 @@ RECOMPUTED_OPERATIONS = 6
 CONFLICT_BYTES = 1024
 
 
-@dataclass(eq=False)
-class Places:
+class Places(msgspec.Struct, eq=False):
     """Storage of the values of one kernel."""
 
     machine: Machine
     top: Block  # buffers are allocated at the start of the parallel region
     conflicts: set[SSAValue]  # refs whose accesses must keep their order
-    layouts: dict[SSAValue, Layout] = field(default_factory=dict[SSAValue, Layout])  # of tile values
-    blocks: list[tuple[ArrayType, Layout]] = field(default_factory=list[tuple[ArrayType, Layout]])  # of products
-    outer: dict[SSAValue, SSAValue] = field(default_factory=dict)  # refs and index scalars, old to new
-    buffers: dict[SSAValue, SSAValue] = field(default_factory=dict)  # tile values that live in a buffer
+    layouts: dict[SSAValue, Layout] = msgspec.field(default_factory=dict[SSAValue, Layout])  # of tile values
+    blocks: list[tuple[ArrayType, Layout]] = msgspec.field(
+        default_factory=list[tuple[ArrayType, Layout]]
+    )  # of products
+    outer: dict[SSAValue, SSAValue] = msgspec.field(default_factory=dict)  # refs and index scalars, old to new
+    buffers: dict[SSAValue, SSAValue] = msgspec.field(default_factory=dict)  # tile values that live in a buffer
 
     def alloc(self, type: ArrayType, layout: str = "") -> SSAValue:
         op = scheduled.AllocOp(result=tile.ref(type, scheduled.WORKER, layout))
@@ -66,14 +67,13 @@ class Places:
         return found if found is not None and "simd" in found.axes else None
 
 
-@dataclass(eq=False)
-class Segment:
+class Segment(msgspec.Struct, eq=False):
     """Operations between two barriers, their roots, and the stage at which each value was put into a buffer."""
 
     places: Places
-    ops: dict[Operation, None] = field(default_factory=dict)  # in order
-    roots: list[Root] = field(default_factory=list)
-    written: dict[SSAValue, int] = field(default_factory=dict)
+    ops: dict[Operation, None] = msgspec.field(default_factory=dict)  # in order
+    roots: list[Root] = msgspec.field(default_factory=list)
+    written: dict[SSAValue, int] = msgspec.field(default_factory=dict)
     barrier: Operation | None = None
     last_conflict: int = -1
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
@@ -17,8 +17,7 @@ from tilewright.errors import CompilerBug
 from tilewright.primitives import ArrayType
 
 
-@dataclass(eq=False)
-class Root:
+class Root(msgspec.Struct, eq=False):
     """Something that must happen: store `value` (reduced first when `reduce` is set) to a ref."""
 
     value: SSAValue

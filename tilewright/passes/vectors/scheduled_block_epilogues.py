@@ -88,9 +88,9 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import msgspec
 from xdsl.dialects.builtin import IndexType, TensorType
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
@@ -114,8 +114,7 @@ _WHOLE = (_ROWS, _COLUMNS)
 Dims = dict[SSAValue, tuple[int, ...]]
 
 
-@dataclass(frozen=True)
-class ScheduledBlockEpiloguesPass:
+class ScheduledBlockEpiloguesPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "scheduled-block-epilogues"
 
     def apply(self, unit: Unit) -> None:
@@ -128,8 +127,7 @@ class ScheduledBlockEpiloguesPass:
                     unit.remarks.append(Remark(self.name, subject, "block by block", "a tile leaves the nearest cache"))
 
 
-@dataclass(frozen=True)
-class _Block:
+class _Block(msgspec.Struct, frozen=True):
     """The block at hand: its sizes along rows and columns, where they start, and the counters in that."""
 
     sizes: tuple[int, int]
@@ -220,8 +218,7 @@ def _before_broadcast(op: tile.BroadcastOp, dims: tuple[int, ...]) -> tuple[int,
     return tuple(_REPEATED if n == 1 and result[a] != 1 else dims[a] for n, a in zip(sizes, axes, strict=True))
 
 
-@dataclass(frozen=True)
-class _Epilogue:
+class _Epilogue(msgspec.Struct, frozen=True):
     """A matmul and the nest that alone uses its result; `dims` are those of the nest's tiles."""
 
     dot: scheduled.DotOp

@@ -68,7 +68,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -102,8 +101,7 @@ NAMES: dict[Right, Literal["in_place", "kept", "together"]] = {
 _PLAIN = AffineMap(2, 0, (AffineExpr.dimension(0), AffineExpr.dimension(1)))
 
 
-@dataclass(frozen=True)
-class ScheduledPackOperandsPass:
+class ScheduledPackOperandsPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "scheduled-pack-operands"
 
     def apply(self, unit: Unit) -> None:

@@ -148,9 +148,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import msgspec
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
@@ -175,8 +175,7 @@ STEP, COLUMNS, WORDS, PART_BITS = 32, 16, 16, 16
 PANELS_TOGETHER = 8
 
 
-@dataclass(frozen=True)
-class ScheduledSplitOperandsPass:
+class ScheduledSplitOperandsPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "scheduled-split-operands"
 
     def apply(self, unit: Unit) -> None:

@@ -66,9 +66,9 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import BlockArgument, Operation
 from xdsl.ir.affine import AffineExpr, AffineMap
 
@@ -81,8 +81,7 @@ from tilewright.passes.base import Remark, Unit
 _IDENTITY = AffineMap.identity(2)
 
 
-@dataclass(frozen=True)
-class ScheduledStoreProductsPass:
+class ScheduledStoreProductsPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "scheduled-store-products"
 
     def apply(self, unit: Unit) -> None:
@@ -95,8 +94,7 @@ class ScheduledStoreProductsPass:
                     unit.remarks.append(Remark(self.name, subject, "stored by the matmul", "no epilogue"))
 
 
-@dataclass(frozen=True)
-class _Window:
+class _Window(msgspec.Struct, frozen=True):
     """A nest that copies a matmul's result from its buffer to an array."""
 
     dot: scheduled.DotOp

@@ -49,9 +49,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import msgspec
+from msgspec.structs import replace
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
@@ -92,8 +93,7 @@ IDENTITY = AffineMap(2, 0, (AffineExpr.dimension(0), AffineExpr.dimension(1)))
 Carried = Sequence[tuple[SSAValue, SSAValue]]
 
 
-@dataclass(frozen=True)
-class TileLowerToVectorsPass:
+class TileLowerToVectorsPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "tile-lower-to-vectors"
 
     def apply(self, unit: Unit) -> None:

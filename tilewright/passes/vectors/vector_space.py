@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+
+import msgspec
 
 from tilewright.cost.tiles import even_split
 from tilewright.cost.vectors.products import tile_seconds
@@ -21,8 +22,7 @@ from tilewright.passes.vectors.product_operands import reads_its_array
 from tilewright.primitives import ArrayType
 
 
-@dataclass(frozen=True)
-class VectorSpace:
+class VectorSpace(msgspec.Struct, frozen=True):
     """Vector registers of one core, and its caches."""
 
     machine: Machine

@@ -69,6 +69,7 @@ from itertools import product
 from math import lcm, prod
 from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 from xdsl.ir import Block, Operation, SSAValue
 
@@ -87,8 +88,7 @@ _CELL_BYTES = 4
 _MOST_WAYS = 100
 
 
-@dataclass(frozen=True)
-class ScheduledDropBarriersPass:
+class ScheduledDropBarriersPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "scheduled-drop-barriers"
 
     def apply(self, unit: Unit) -> None:

@@ -157,6 +157,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
+import msgspec
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, Region
 from xdsl.ir.affine import AffineExpr, AffineMap
@@ -173,8 +174,7 @@ from tilewright.passes.warps.tile_sums import Parts, sums_in_registers, sums_in_
 from tilewright.passes.warps.warp_space import SHARED
 
 
-@dataclass(frozen=True)
-class ScheduledLoopOverTilesPass:
+class ScheduledLoopOverTilesPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "scheduled-loop-over-tiles"
 
     def apply(self, unit: Unit) -> None:

@@ -144,6 +144,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
@@ -169,8 +170,7 @@ PAIR, CLUSTERS = 2, "cta"
 _WORTH = 0.95
 
 
-@dataclass(frozen=True)
-class ScheduledMulticastCopiesPass:
+class ScheduledMulticastCopiesPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "scheduled-multicast-copies"
 
     def apply(self, unit: Unit) -> None:

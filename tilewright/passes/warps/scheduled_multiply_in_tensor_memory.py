@@ -124,6 +124,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
+import msgspec
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
@@ -153,8 +154,7 @@ from tilewright.passes.warps.tensor_operands import tensor_operand
 from tilewright.passes.warps.warp_space import SHARED
 
 
-@dataclass(frozen=True)
-class ScheduledMultiplyInTensorMemoryPass:
+class ScheduledMultiplyInTensorMemoryPass(msgspec.Struct, frozen=True):
     """`stages`: how many tiles of each operand there are at once, where a kernel does not state it and they have
     room."""
 

@@ -43,6 +43,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from xdsl.ir.affine import AffineMap
@@ -58,8 +59,7 @@ from tilewright.passes.warps.tile_lower_to_warps import layout_of
 _AccessOp = tile.LoadOp | tile.StoreOp
 
 
-@dataclass(frozen=True)
-class ScheduledOrderAccessesPass:
+class ScheduledOrderAccessesPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "scheduled-order-accesses"
 
     def apply(self, unit: Unit) -> None:

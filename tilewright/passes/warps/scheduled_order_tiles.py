@@ -55,8 +55,9 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+import msgspec
 
 from tilewright.cost.warps.tile_order import best_order, plain_order
 from tilewright.dialects import scheduled, tile
@@ -65,8 +66,7 @@ from tilewright.passes.warps.scheduled_multicast_copies import may_be_pairs
 from tilewright.passes.warps.tile_grids import blocks_together, number_points, product_grid
 
 
-@dataclass(frozen=True)
-class ScheduledOrderTilesPass:
+class ScheduledOrderTilesPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "scheduled-order-tiles"
 
     def apply(self, unit: Unit) -> None:

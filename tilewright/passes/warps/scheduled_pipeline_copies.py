@@ -103,6 +103,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
@@ -125,8 +126,7 @@ from tilewright.passes.warps.operand_rings import (
 from tilewright.passes.warps.warp_space import SHARED
 
 
-@dataclass(frozen=True)
-class ScheduledPipelineCopiesPass:
+class ScheduledPipelineCopiesPass(msgspec.Struct, frozen=True):
     """`stages`: how many tiles of each operand there are at once, where a kernel does not state it and they have
     room."""
 

@@ -66,6 +66,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import scheduled, tile
@@ -79,8 +80,7 @@ from tilewright.passes.warps.warp_space import SHARED
 _MBARRIER_BYTES = 8
 
 
-@dataclass(frozen=True)
-class ScheduledPlanBlockMemoryPass:
+class ScheduledPlanBlockMemoryPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "scheduled-plan-block-memory"
 
     def apply(self, unit: Unit) -> None:

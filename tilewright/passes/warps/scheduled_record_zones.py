@@ -50,6 +50,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.traits import Pure
 
@@ -67,8 +68,7 @@ MOST_BYTES = 64 * 2**20
 COMPUTES = "computes"
 
 
-@dataclass(frozen=True)
-class ScheduledRecordZonesPass:
+class ScheduledRecordZonesPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "scheduled-record-zones"
 
     def apply(self, unit: Unit) -> None:

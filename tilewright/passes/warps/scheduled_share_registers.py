@@ -77,6 +77,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import SSAValue
 
 from tilewright.cost.warps.products import WARPGROUP
@@ -91,8 +92,7 @@ from tilewright.passes.warps.copying_role import COPIES
 _OTHERS = 40
 
 
-@dataclass(frozen=True)
-class ScheduledShareRegistersPass:
+class ScheduledShareRegistersPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "scheduled-share-registers"
 
     def apply(self, unit: Unit) -> None:

@@ -206,6 +206,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import msgspec
 from xdsl.dialects.builtin import IndexType, NoneAttr, TensorType
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineConstantExpr, AffineExpr, AffineMap
@@ -226,8 +227,7 @@ from tilewright.passes.warps.operand_rings import Operand, described, remove_tri
 from tilewright.passes.warps.warp_space import SHARED
 
 
-@dataclass(frozen=True)
-class ScheduledSpecializeChainsPass:
+class ScheduledSpecializeChainsPass(msgspec.Struct, frozen=True):
     """`stages`: how many tiles of each operand there are at once, where a kernel does not state it."""
 
     name: ClassVar[str] = "scheduled-specialize-chains"

@@ -117,6 +117,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import Operation
 from xdsl.ir.affine import AffineExpr
 
@@ -141,8 +142,7 @@ from tilewright.passes.warps.operand_rings import (
 from tilewright.passes.warps.warp_space import SHARED
 
 
-@dataclass(frozen=True)
-class ScheduledSpecializeWarpsPass:
+class ScheduledSpecializeWarpsPass(msgspec.Struct, frozen=True):
     """`stages`: how many tiles of each operand there are at once, where a kernel does not state it and they have
     room."""
 

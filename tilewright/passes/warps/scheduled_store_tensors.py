@@ -62,6 +62,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import BlockArgument
 from xdsl.ir.affine import AffineMap
@@ -82,8 +83,7 @@ from tilewright.passes.warps.warp_space import SHARED, matrix_buffer
 from tilewright.primitives import ArrayType
 
 
-@dataclass(frozen=True)
-class ScheduledStoreTensorsPass:
+class ScheduledStoreTensorsPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "scheduled-store-tensors"
 
     def apply(self, unit: Unit) -> None:

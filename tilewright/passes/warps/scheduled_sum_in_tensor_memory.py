@@ -137,6 +137,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import Operation
 from xdsl.ir.affine import AffineExpr, AffineMap
 
@@ -153,8 +154,7 @@ from tilewright.passes.warps.operand_rings import drop_unused
 from tilewright.primitives import ArrayType
 
 
-@dataclass(frozen=True)
-class ScheduledSumInTensorMemoryPass:
+class ScheduledSumInTensorMemoryPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "scheduled-sum-in-tensor-memory"
 
     def apply(self, unit: Unit) -> None:

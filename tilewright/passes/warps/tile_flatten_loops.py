@@ -54,10 +54,10 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
+import msgspec
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Region
 from xdsl.ir.affine import AffineExpr, AffineMap
@@ -69,8 +69,7 @@ from tilewright.machines.machine import Machine
 from tilewright.passes.base import Unit
 
 
-@dataclass(frozen=True)
-class TileFlattenLoopsPass:
+class TileFlattenLoopsPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "tile-flatten-loops"
 
     def apply(self, unit: Unit) -> None:

@@ -55,12 +55,13 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 from typing import Any, ClassVar
 
 import msgspec
+from msgspec.structs import replace
 from xdsl.dialects.builtin import IndexType, TensorType
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
@@ -88,8 +89,7 @@ from tilewright.primitives import ArrayType
 from tilewright.schedules import TileKernel
 
 
-@dataclass(frozen=True)
-class TileLowerToWarpsPass:
+class TileLowerToWarpsPass(msgspec.Struct, frozen=True):
     """`warps`: how many share a point of the grid, where a kernel does not state it and no tile needs more."""
 
     name: ClassVar[str] = "tile-lower-to-warps"

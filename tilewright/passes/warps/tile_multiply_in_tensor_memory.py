@@ -51,10 +51,10 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
+import msgspec
 from xdsl.ir import BlockArgument, Operation
 
 from tilewright.dialects import tile
@@ -72,8 +72,7 @@ _BESIDE_BYTES = 1024
 _MOST_RESULTS = 128
 
 
-@dataclass(frozen=True)
-class TileMultiplyInTensorMemoryPass:
+class TileMultiplyInTensorMemoryPass(msgspec.Struct, frozen=True):
     """`warps`: how many share a point of the grid, where a kernel does not state it."""
 
     name: ClassVar[str] = "tile-multiply-in-tensor-memory"

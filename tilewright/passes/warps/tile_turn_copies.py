@@ -31,8 +31,9 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+import msgspec
 
 from tilewright.dialects import tile
 from tilewright.dialects.rewriting import insert_before
@@ -40,8 +41,7 @@ from tilewright.passes.base import Unit
 from tilewright.passes.layouts.layout_windows import fastest_dim
 
 
-@dataclass(frozen=True)
-class TileTurnCopiesPass:
+class TileTurnCopiesPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "tile-turn-copies"
 
     def apply(self, unit: Unit) -> None:

@@ -14,7 +14,8 @@ import functools
 import os
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from tilewright.errors import ProgramFileError
 from tilewright.runtime.cpu.relocations import RELOCATIONS, Place
@@ -39,8 +40,7 @@ _RELOCATION = struct.Struct("<QIIq")
 Resolver = Callable[[str], int | None]
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(msgspec.Struct, frozen=True):
     """One section that occupies memory."""
 
     name: str
@@ -49,16 +49,14 @@ class Section:
     alignment: int
 
 
-@dataclass(frozen=True)
-class _Symbol:
+class _Symbol(msgspec.Struct, frozen=True):
     name: str
     section_index: int
     value: int
     weak: bool
 
 
-@dataclass(frozen=True)
-class LinkedImage:
+class LinkedImage(msgspec.Struct, frozen=True):
     """An object linked for one address: `content` is code, then read-only, then writable bytes, each of whole pages."""
 
     content: bytearray

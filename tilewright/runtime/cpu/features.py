@@ -13,8 +13,10 @@ import math
 import os
 import platform
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from tilewright.runtime.cpu.tables import ARM_FEATURES, ARM_PARTS, INTEL_MODELS, X86_FEATURES, X86_LEVELS, amd_name
 
@@ -22,8 +24,7 @@ _ROOT = Path("/")
 _UNIT_BYTES = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(msgspec.Struct, frozen=True):
     """`architecture` is `x86_64`, `aarch64` or another machine name; `name` is LLVM's name for the CPU, or the x86-64
     level or `generic` when it is not known; `features` are LLVM's names of what the CPU and the system support."""
 
@@ -32,8 +33,7 @@ class Host:
     features: frozenset[str]
 
 
-@dataclass(frozen=True)
-class CacheLevel:
+class CacheLevel(msgspec.Struct, frozen=True):
     """One cache as the first CPU sees it. `kind` is `data`, `instruction` or `unified`."""
 
     level: int

@@ -7,7 +7,8 @@ import ctypes
 import hashlib
 import os
 import threading
-from dataclasses import dataclass
+
+import msgspec
 
 from tilewright.locks import Lock
 from tilewright.runtime.abi import POOL_BYTES, PoolAnchor, PoolState, SignalsAnchor
@@ -16,8 +17,7 @@ from tilewright.runtime.cpu.features import cpu_order
 from tilewright.runtime.memory import map_pages, map_wiped_on_fork
 
 
-@dataclass(frozen=True)
-class Support:
+class Support(msgspec.Struct, frozen=True):
     """Addresses of `tw_parallel`, `tw_run`, `tw_run_unlocked` and `tw_call`, of the state of the pool after them, and
     of `tw_new_array`, `tw_blocks` and `tw_block_functions`."""
 
@@ -31,8 +31,7 @@ class Support:
     block_functions: int
 
 
-@dataclass(frozen=True)
-class Team:
+class Team(msgspec.Struct, frozen=True):
     """The addresses of `GOMP_parallel`, `omp_get_thread_num` and `omp_get_max_threads` of an OpenMP runtime."""
 
     run: int

@@ -10,8 +10,9 @@ import contextlib
 import threading
 from collections.abc import Callable, Generator
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
 
 from tilewright.errors import ArgumentError, user_location
 
@@ -22,8 +23,7 @@ LEGACY_DEFAULT = 1
 """`CU_STREAM_LEGACY`, which DLPack calls it too. The handle 0 means it as well, or else the thread's default stream."""
 
 
-@dataclass(frozen=True)
-class Stream:
+class Stream(msgspec.Struct, frozen=True):
     """A stream's handle. `owner` keeps it alive; `is_own` if no other library knows it."""
 
     handle: int

@@ -11,7 +11,8 @@ import _thread
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
+
+import msgspec
 
 from tilewright import events
 from tilewright.errors import ToolFailure
@@ -26,16 +27,14 @@ WORTH_A_PROCESS_BYTES = 150_000
 MOST_PROCESSES = 3
 
 
-@dataclass(frozen=True)
-class CompiledModule:
+class CompiledModule(msgspec.Struct, frozen=True):
     """One module's object, and how long LLVM took."""
 
     object_bytes: bytes
     seconds: float
 
 
-@dataclass(frozen=True)
-class _Job:
+class _Job(msgspec.Struct, frozen=True):
     number: int
     name: str
     text: str

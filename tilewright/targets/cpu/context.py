@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr
 from xdsl.ir.affine.affine_expr import AffineBinaryOpExpr, AffineBinaryOpKind, AffineConstantExpr
@@ -33,8 +33,7 @@ def round_up(value: int, multiple: int = ALIGNMENT) -> int:
     return -(-value // multiple) * multiple
 
 
-@dataclass
-class Scratch:
+class Scratch(msgspec.Struct):
     """Bytes of one thread's scratch memory, the most that any kernel needs."""
 
     bytes: int = 0
@@ -44,8 +43,7 @@ class Scratch:
             self.bytes = max(self.bytes, round_up(bytes) + GUARD_BYTES)
 
 
-@dataclass(eq=False)
-class FunctionContext:
+class FunctionContext(msgspec.Struct, eq=False):
     """One function: `pointers` of refs, `scalars` of index values and how many values each may take (`bounds`).
 
     Of the block that is being emitted: what earlier nests have `loaded` from arrays, the `upcoming` stores to arrays of
@@ -59,14 +57,14 @@ class FunctionContext:
     scratch: Scratch
     used_bytes: int
     effect_of: Callable[[FunctionContext, Operation, Value, Value | None], None]
-    pointers: dict[SSAValue, Value] = field(default_factory=dict)
-    scalars: dict[SSAValue, Value] = field(default_factory=dict)
-    bounds: dict[SSAValue, int] = field(default_factory=dict)
+    pointers: dict[SSAValue, Value] = msgspec.field(default_factory=dict)
+    scalars: dict[SSAValue, Value] = msgspec.field(default_factory=dict)
+    bounds: dict[SSAValue, int] = msgspec.field(default_factory=dict)
     turn: SSAValue | None = None
     loaded: Sequence[tile.LoadOp] = ()
     upcoming: Sequence[tile.StoreOp] = ()
-    claimed: dict[tile.StoreOp, tile.StoreOp] = field(default_factory=dict)
-    kept: dict[SSAValue, Value] = field(default_factory=dict)
+    claimed: dict[tile.StoreOp, tile.StoreOp] = msgspec.field(default_factory=dict)
+    kept: dict[SSAValue, Value] = msgspec.field(default_factory=dict)
     past_caches: bool = False
 
     def bound(self, symbol: SSAValue) -> int:

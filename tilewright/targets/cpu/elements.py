@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
+import msgspec
 from llvmlite import ir
+from msgspec.structs import replace
 
 from tilewright import dtypes
 from tilewright.dtypes import DType
@@ -36,16 +37,14 @@ def plain(dtype: DType) -> DType:
     return dtypes.u8 if dtype.is_bool else dtype
 
 
-@dataclass(frozen=True)
-class Mask:
+class Mask(msgspec.Struct, frozen=True):
     """The first lanes of a vector, `count` of them where that is known."""
 
     lanes: Value
     count: int | None
 
 
-@dataclass(frozen=True)
-class Elements:
+class Elements(msgspec.Struct, frozen=True):
     """A tile from one of its elements on: the element `i` steps further along dim `d` is `i * strides[d]` away."""
 
     builder: Builder

@@ -12,8 +12,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass, field
 
+import msgspec
 from llvmlite import ir
 from xdsl.ir import Block, Operation, SSAValue
 
@@ -40,8 +40,7 @@ from tilewright.targets.cpu.regions import Callable as PoolCallable
 from tilewright.targets.llvm.values import Builder, Value, builder_of, declare_features
 
 
-@dataclass(eq=False)
-class NativeModule:
+class NativeModule(msgspec.Struct, eq=False):
     """The result of emission: LLVM texts by name, those of kernels and last that of `main`; constants in the order of
     the buffer table, memory needs, predicted work."""
 
@@ -51,7 +50,7 @@ class NativeModule:
     worker_bytes: int
     messages: tuple[Message, ...] = ()
     library_functions: tuple[str, ...] = ()
-    work: dict[str, Work] = field(default_factory=dict)
+    work: dict[str, Work] = msgspec.field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -59,8 +58,7 @@ class NativeModule:
         return "\n".join(f"; ---- {name}\n{text}" for name, text in self.texts.items())
 
 
-@dataclass(eq=False)
-class _Kernel:
+class _Kernel(msgspec.Struct, eq=False):
     function: ir.Function
     shared_bytes: int
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from llvmlite import ir
 
 from tilewright.errors import LinearAlgebraError
@@ -28,8 +28,7 @@ from tilewright.targets.cpu.regions import Callable as PoolCallable
 from tilewright.targets.llvm.values import Builder, Value, builder_of
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(msgspec.Struct, frozen=True):
     """The arena after its slots: the start and bytes of the kernels' shared memory, then the bytes of each worker's
     scratch memory."""
 
@@ -42,24 +41,21 @@ class Memory:
         return self.shared_start + self.shared_bytes
 
 
-@dataclass(frozen=True)
-class MustSucceed:
+class MustSucceed(msgspec.Struct, frozen=True):
     """The program fails where a routine of a library does: its last buffer holds a status for each of the matrices."""
 
     routine: str
     matrices: int
 
 
-@dataclass(frozen=True)
-class Cores:
+class Cores(msgspec.Struct, frozen=True):
     """The machine, and how many of its cores the program runs on."""
 
     machine: Machine
     threads: int
 
 
-@dataclass(frozen=True)
-class PrintedMain:
+class PrintedMain(msgspec.Struct, frozen=True):
     """The constants in the order of the buffer table, and the messages of a program that fails."""
 
     constants: list[str]

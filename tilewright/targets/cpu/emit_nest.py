@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from llvmlite import ir
 from xdsl.ir import Operation, SSAValue
@@ -53,8 +53,7 @@ from tilewright.targets.llvm.functions import emit_function
 from tilewright.targets.llvm.values import Builder, Value, lanes_of, shuffle, splat
 
 
-@dataclass
-class _Accumulator:
+class _Accumulator(msgspec.Struct):
     """Running values of one reduction: `slots[u]` for the u-th vector of an unrolled step, or one slot, where a row of
     totals begins."""
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
+import msgspec
 from llvmlite import ir
 from xdsl.ir import Operation, SSAValue
 
@@ -51,8 +51,7 @@ def taken_points(builder: Builder, turns: Value, points: int) -> Generator[Value
     builder.position_at_end(after)
 
 
-@dataclass(frozen=True)
-class Turn:
+class Turn(msgspec.Struct, frozen=True):
     """The point that is being emitted, its position along the last dimension, and what passes between points: the refs
     that the region both loads and stores."""
 

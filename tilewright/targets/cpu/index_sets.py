@@ -11,7 +11,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type
@@ -41,8 +42,7 @@ _MOVES = tile.BroadcastOp | tile.TransposeOp | tile.SliceOp | tile.ReshapeOp
 Term = int | Item
 
 
-@dataclass(frozen=True)
-class Linear:
+class Linear(msgspec.Struct, frozen=True):
     """`constant + sum(coefficient * term)`."""
 
     constant: int
@@ -67,8 +67,7 @@ class Linear:
         return Linear(self.constant, tuple(each for each in self.terms if each[0] != term))
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True):
     """`difference < bound` where `is_below`, else `difference >= bound`."""
 
     difference: Linear
@@ -87,8 +86,7 @@ class Comparison:
         return Change(dim, at, holds_before=self.is_below == (coefficient == 1))
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """A comparison holds before a position of a dim and not from there on, or vice versa."""
 
     dim: int
@@ -96,22 +94,20 @@ class Change:
     holds_before: bool
 
 
-@dataclass(frozen=True)
-class Cut:
+class Cut(msgspec.Struct, frozen=True):
     """The indices at which a loop is cut: `base` plus each of the offsets, which ascend."""
 
     base: Linear
     offsets: tuple[int, ...]
 
 
-@dataclass(eq=False)
-class IndexSets:
+class IndexSets(msgspec.Struct, eq=False):
     """The loops that are cut, by dim, and the comparisons that hold or do not in the whole of a part."""
 
     plan: NestPlan
-    cuts: dict[int, Cut] = field(default_factory=dict[int, Cut])
-    comparisons: dict[Item, Comparison] = field(default_factory=dict[Item, Comparison])
-    changes: dict[Item, Change] = field(default_factory=dict[Item, Change])
+    cuts: dict[int, Cut] = msgspec.field(default_factory=dict[int, Cut])
+    comparisons: dict[Item, Comparison] = msgspec.field(default_factory=dict[Item, Comparison])
+    changes: dict[Item, Change] = msgspec.field(default_factory=dict[Item, Change])
 
     def holds(self, condition: Item, parts: Mapping[int, int]) -> bool | None:
         """Whether a condition holds in the open parts of loops; None where that differs from position to position."""
@@ -215,8 +211,7 @@ def split_index_sets(plan: NestPlan) -> IndexSets:
     return sets
 
 
-@dataclass(frozen=True)
-class _Selection:
+class _Selection(msgspec.Struct, frozen=True):
     """A `select` by a comparison of positions."""
 
     select: Item

@@ -10,6 +10,9 @@ import llvmlite.binding
 
 llvm: Any = llvmlite.binding  # it carries no annotations
 
+MANY_LAUNCHES = 100
+_LAUNCH = '  call void @"tw_kernel.'
+
 
 @functools.cache
 def _initialise() -> None:
@@ -18,10 +21,16 @@ def _initialise() -> None:
 
 
 @functools.cache
-def _target_machine(triple: str, cpu: str, features: str) -> Any:
+def _target_machine(triple: str, cpu: str, features: str, effort: int) -> Any:
     _initialise()
     target = llvm.Target.from_triple(triple)
-    return target.create_target_machine(cpu=cpu, features=features, opt=2, reloc="pic", codemodel="small")
+    return target.create_target_machine(cpu=cpu, features=features, opt=effort, reloc="pic", codemodel="small")
+
+
+def effort_of(text: str) -> int:
+    """LLVM's level of optimisation. A program that launches many kernels is one long block: scheduling and register
+    allocation take time that grows faster than it, and gain nanoseconds for each launch."""
+    return 0 if text.count(_LAUNCH) >= MANY_LAUNCHES else 2
 
 
 def machine_code(text: str, triple: str, cpu: str, features: str, *, assembly: bool = False) -> Any:
@@ -30,7 +39,7 @@ def machine_code(text: str, triple: str, cpu: str, features: str, *, assembly: b
     Raises:
         RuntimeError: LLVM rejects the module.
     """
-    target = _target_machine(triple, cpu, features)
+    target = _target_machine(triple, cpu, features, effort_of(text))
     module = llvm.parse_assembly(text)
     module.verify()
     # The text is clean SSA with explicit vectors; only accumulators live on the stack, and scalar replacement of

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineDimExpr
@@ -34,8 +34,7 @@ MOST_MAPS, MOST_ROWS, MOST_MOVED_ROWS = 4, 16, 64
 GATHERED_LOAD, GATHERED_STORE, CONTIGUOUS, INTERLEAVED = -3, -6, 2, 1
 
 
-@dataclass(eq=False)
-class NestPlan:
+class NestPlan(msgspec.Struct, eq=False):
     """`order` lists nest dimensions outermost first; `reduced` ones come after all others, but for the vector dimension
     of a nest that goes `row_by_row`: whole rows are added to totals in memory. Results along the short
     `interleaved_dim`, which is innermost, are stored as whole vectors, as neighbours along the vector dimension are
@@ -50,7 +49,7 @@ class NestPlan:
     vector_dim: int | None
     lanes: int
     clips: list[Clip]
-    dependences: dict[Item, frozenset[int]] = field(default_factory=dict)
+    dependences: dict[Item, frozenset[int]] = msgspec.field(default_factory=dict)
     turned_dim: int | None = None
     turned: tuple[Item, ...] = ()
     adds_blocks: bool = False

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from tilewright.targets.llvm.values import Value
 
 
-@dataclass(eq=False)
-class Position:
+class Position(msgspec.Struct, eq=False):
     """The position of emission: the index of every open loop, which part of a cut loop it is, the active lanes."""
 
-    index: dict[int, Value] = field(default_factory=dict)
-    parts: dict[int, int] = field(default_factory=dict[int, int])
+    index: dict[int, Value] = msgspec.field(default_factory=dict)
+    parts: dict[int, int] = msgspec.field(default_factory=dict[int, int])
     mask: Value | None = None  # None when all lanes are on
     tail: int | None = None  # how many lanes `mask` lets through, where that is known
     count: Value | None = None  # how many lanes `mask` lets through

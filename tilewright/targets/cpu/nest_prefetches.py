@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type
@@ -25,8 +26,7 @@ READ_AHEAD_BYTES = 2048
 WINDOWS_AHEAD = 2
 
 
-@dataclass(eq=False)
-class NestPrefetches:
+class NestPrefetches(msgspec.Struct, eq=False):
     """Asks for what a nest reads and writes later; `first_pointer` gives the address of an access's first lane."""
 
     context: FunctionContext

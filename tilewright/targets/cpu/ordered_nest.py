@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+import msgspec
 from xdsl.ir import SSAValue
 
 from tilewright.dialects import scheduled, tile
@@ -21,8 +21,7 @@ from tilewright.targets.llvm.values import Builder, Value
 Index = dict[int, Value]
 
 
-@dataclass(frozen=True)
-class OrderedNest:
+class OrderedNest(msgspec.Struct, frozen=True):
     """An ordered operation with its operands and results in memory.
 
     Attributes:

@@ -7,10 +7,10 @@ inside saved programs, so that running one needs no compiler.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import llvmlite.binding
+import msgspec
 
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.targets.cpu.codegen import LLVM
@@ -23,8 +23,7 @@ from tilewright.targets.cpu.support_signals import signals_ir
 llvm: Any = llvmlite.binding  # it carries no annotations
 
 
-@dataclass(frozen=True)
-class _Architecture:
+class _Architecture(msgspec.Struct, frozen=True):
     """Differences between the architectures: the CPU that every machine of it equals or exceeds, the spin hint, and
     Linux's system calls."""
 

@@ -11,8 +11,7 @@ always there on AArch64): without them LLVM calls a library.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 from llvmlite import ir
 
 from tilewright import dtypes
@@ -26,8 +25,7 @@ _STICKY_BITS = 0x7FF
 _MAGNITUDE = 0x7FFFFFFF
 
 
-@dataclass(frozen=True)
-class _EightBits:
+class _EightBits(msgspec.Struct, frozen=True):
     """A float of 8 bits: how many bits of the significand it stores, its least positive number, and the code of what is
     too large for it and of NaN, without sign."""
 

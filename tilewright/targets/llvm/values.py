@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import msgspec
 from llvmlite import ir
 
 # llvmlite carries no annotations, and what a type checker infers for its builder's methods is wrong.
@@ -155,8 +155,7 @@ def _in_lanes(builder: Builder, value: Value, shape: ir.Type) -> Value:
     return shuffle(builder, value, None, [min(n, lanes_of(value.type)) for n in range(lanes_of(shape))])
 
 
-@dataclass(frozen=True)
-class Lanes:
+class Lanes(msgspec.Struct, frozen=True):
     """A value with operators that emit code; plain numbers on either side become constants.
 
     Floats compare ordered (false on NaN), integers signed. `&`, `|`, `^` act on integers and on conditions. Doubles

@@ -7,7 +7,8 @@ log(2) in two parts; with fused steps x less n times the first is exact) and sca
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+import msgspec
 
 from tilewright.targets.llvm.values import Lanes, exact_sum, horner, polynomial
 from tilewright.targets.llvm.vector_math_pieces import by_pieces
@@ -16,8 +17,7 @@ from tilewright.targets.llvm.vector_math_tables import CONSTANTS, TABLES
 LOG2_E = math.log2(math.e)
 
 
-@dataclass(frozen=True)
-class ExponentialFormat:
+class ExponentialFormat(msgspec.Struct, frozen=True):
     """Constants of the reduction for a float type.
 
     Adding `round_constant` (1.5 times 2 to the last bit of the significand) leaves the nearest integer in the low bits.
@@ -60,8 +60,7 @@ FORMATS = {
 }
 
 
-@dataclass(frozen=True)
-class Reduced:
+class Reduced(msgspec.Struct, frozen=True):
     """x = n log(2) + r + r_error: `exponent` is n as it stands in a float's exponent field, `r_error` what r lost.
 
     LLVM leaves no code of what is not used.

@@ -7,7 +7,8 @@ a longer polynomial costs less here than the division of the usual series in f /
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+import msgspec
 
 from tilewright.targets.llvm.values import Lanes, polynomial
 from tilewright.targets.llvm.vector_math_tables import CONSTANTS, TABLES
@@ -15,8 +16,7 @@ from tilewright.targets.llvm.vector_math_tables import CONSTANTS, TABLES
 INFINITY, NAN = math.inf, math.nan
 
 
-@dataclass(frozen=True)
-class LogarithmFormat:
+class LogarithmFormat(msgspec.Struct, frozen=True):
     """Constants of the reduction for a float type. `large` is where x + 1 and sqrt(x^2 + 1) round to x."""
 
     significand_bits: int
@@ -38,8 +38,7 @@ FORMATS = {
 }
 
 
-@dataclass(frozen=True)
-class Base:
+class Base(msgspec.Struct, frozen=True):
     """A base by its tables: a polynomial, and 1 / log(base) and log(2) / log(base) in two parts; None stands for 1."""
 
     polynomial: str
@@ -52,8 +51,7 @@ BINARY = Base("LOG2", "LOG2_E", None)
 DECIMAL = Base("LOG10", "LOG10_E", "LOG10_2")
 
 
-@dataclass(frozen=True)
-class Reduced:
+class Reduced(msgspec.Struct, frozen=True):
     """log(x) = k log(2) + log(1 + f + f_low), f_low being what rounding f lost, if it did."""
 
     k: Lanes

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+import msgspec
 
 from tilewright.targets.llvm.values import Lanes, exact_product, exact_sum, intrinsic, polynomial, through_double
 from tilewright.targets.llvm.vector_math_exp import FORMATS, reduce
@@ -16,8 +17,7 @@ from tilewright.targets.llvm.vector_math_tables import CONSTANTS, TABLES
 SAFE_LARGE, SAFE_SMALL, RESCALE = 2.0**500, 2.0**-400, 2.0**600
 
 
-@dataclass(frozen=True)
-class CubeRootFormat:
+class CubeRootFormat(msgspec.Struct, frozen=True):
     """Constants of the first guess at 1 / cbrt(x): `inverse_bits` less a third of x's bit pattern is 3 % off at most.
 
     `dropped_bits` are left out of the patterns so that the rest is an exact float. The scales keep clear of subnormals.

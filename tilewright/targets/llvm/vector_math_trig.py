@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
+import msgspec
 from llvmlite import ir
 
 from tilewright.targets.llvm.values import (
@@ -33,8 +33,7 @@ LARGEST_DIRECT = {"f32": 2.0**17, "f64": 2.0**40}
 SIGN_SHIFT = {"f32": 31, "f64": 63}
 
 
-@dataclass(frozen=True)
-class Angle:
+class Angle(msgspec.Struct, frozen=True):
     """x = n pi / 2 + r + r_low; the lowest two bits of the integer `n` are right, the others are not."""
 
     r: Lanes
