@@ -123,7 +123,8 @@ def _fuse_block(unit: Unit, block: Block) -> None:
             joined = [own]
             if reason and isinstance(op, array.ReduceOp) and op.part is not None:
                 joined = _in_parts_of(op, other, group_of)
-                reason = _refusal(order, _union(joined), other, members_of, planner)
+                if len(joined) > 1:
+                    reason = _refusal(order, _union(joined), other, members_of, planner)
             subject = f"{describe([producer])} into {describe([op])} at {where(op)}"
             unit.remarks.append(
                 Remark("array-fuse-loops", subject, "not fused" if reason else "fused", reason or "computed once")

@@ -7,7 +7,7 @@ other uses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import msgspec
 from xdsl.ir import Block, Operation, SSAValue
@@ -19,8 +19,6 @@ from tilewright.passes.array.fusion import ELEMENTWISE, is_cheap
 
 # More operations, or operations on more arrays, take as long as an array that is stored and read.
 _MOST_COPIED, _MOST_ARRAYS = 8, 2
-
-
 _FUSED = (*ELEMENTWISE, array.BroadcastOp, array.ReshapeOp, array.ReduceOp)
 
 
@@ -30,37 +28,39 @@ class _Together(msgspec.Struct):
     reductions: list[array.ReduceOp]
     copies: dict[SSAValue, SSAValue] = {}
 
-    def takes(self, op: array.ReduceOp) -> bool:
-        first = self.reductions[0]
-        same = array_type(op.operands[0]).shape == array_type(first.operands[0]).shape
-        same = same and (op.axes, op.part, op.part_axis) == (first.axes, first.part, first.part_axis)
-        return same and not _needs(op, self.reductions)
-
-
-def _needs(op: Operation, others: Sequence[Operation]) -> bool:
-    """Whether an operation is computed from the result of one of others, which come before it."""
-    pending, seen = list(op.operands), set[SSAValue]()
-    while pending:
-        value = pending.pop()
-        if value in seen or not isinstance(value.owner, Operation):
-            continue
-        if value.owner in others:
-            return True
-        seen.add(value)
-        pending += value.owner.operands
-    return False
+    def are_needed_by(self, op: Operation, order: Mapping[Operation, int]) -> bool:
+        """Whether an operation is computed from the result of one of these."""
+        pending, seen = list(op.operands), set[SSAValue]()
+        while pending:
+            value = pending.pop()
+            owner = value.owner
+            if value in seen or not isinstance(owner, Operation):
+                continue
+            seen.add(value)
+            if owner in self.reductions:
+                return True
+            # What comes before the first of these needs none of them.
+            if order.get(owner, -1) > order[self.reductions[0]]:
+                pending += owner.operands
+        return False
 
 
 def copy_sources(block: Block) -> None:
     """Give the reductions in parts of a block sources of their own, where few quick operations compute these."""
+    reductions = [op for op in block.ops if isinstance(op, array.ReduceOp) and op.part is not None]
+    if not reductions:
+        return
+    order = {op: n for n, op in enumerate(block.ops)}
     groups: list[_Together] = []
-    for op in block.ops:
-        if isinstance(op, array.ReduceOp) and op.part is not None:
-            group = next((each for each in groups if each.takes(op)), None)
-            if group is None:
-                groups.append(_Together([op]))
-            else:
-                group.reductions.append(op)
+    latest: dict[object, _Together] = {}
+    for op in reductions:
+        kind = array_type(op.operands[0]).shape, op.axes, op.part, op.part_axis
+        group = latest.get(kind)
+        if group is None or group.are_needed_by(op, order):
+            groups.append(_Together([op]))
+            latest[kind] = groups[-1]
+        else:
+            group.reductions.append(op)
     for group in groups:
         _copy_for(group)
 
