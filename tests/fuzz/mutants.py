@@ -192,9 +192,9 @@ MUTANTS: tuple[Mutant, ...] = (
     # memory plan
     Mutant(
         "buffer reused in the step that reads it",
-        "passes.program_memory:_meet",
-        "a.start <= b.end and b.start <= a.end",
-        "a.start < b.end and b.start < a.end",
+        "passes.program_memory:_Planner._assign_offsets",
+        "(starts[:placed] <= buffer.end) & (ends[:placed] >= buffer.start)",
+        "(starts[:placed] < buffer.end) & (ends[:placed] > buffer.start)",
     ),
     Mutant(
         "views do not keep memory alive",
