@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
+import signal
+import time
+from collections.abc import Callable
 from string import Template
 from typing import Any
 
@@ -296,3 +300,22 @@ def make_nested(outer: int, inner: int) -> Program:
     """Returns i32[outer, inner]: 1 + the worker that ran each inner chunk, once."""
     ir = _NESTED.substitute(outer=outer, inner=inner, bytes=4 * outer * inner)
     return make_program(ir, inputs=(), outputs=(spec("y", outer, inner, dtype="i32"),))
+
+
+def in_child(function: Callable[[], bool], timeout_s: float = 20.0) -> int:
+    """The exit status of a forked child that ran `function`; a child that hangs is killed and gives -SIGKILL."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            status = 0 if function() else 2
+        finally:
+            os._exit(status)
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.001)
+    os.kill(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

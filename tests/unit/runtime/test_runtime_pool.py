@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runtime_programs import make_add, make_meeting, make_nested, make_record
+from runtime_programs import in_child, make_add, make_meeting, make_nested, make_record
 
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.runtime.abi import BRIEF_JOBS_A_WAKE, SPIN_NS, PoolState, WorkerLine
@@ -104,25 +104,6 @@ def test_several_python_threads_call_programs_at_one_time(add):
 
     with ThreadPoolExecutor(4) as executor:
         assert list(executor.map(work, range(4))) == [True] * 4
-
-
-def in_child(function, timeout_s: float = 20.0) -> int:
-    """The exit status of a forked child that ran `function`; a child that hangs is killed and gives -SIGKILL."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            status = 0 if function() else 2
-        finally:
-            os._exit(status)
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.001)
-    os.kill(pid, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def worker_threads() -> int:

@@ -7,7 +7,8 @@ are at work in both. They claim chunks as the pool's own workers do.
 
 A region has as many threads as those of the library itself, since the runtime ends and starts threads if that number
 changes; members beyond the threads of a job find no chunk. Its end waits for all of them: if other work has a core,
-until the thread has one again. The pool's own workers, which no thread waits for, run the next jobs then.
+until the thread has one again. The pool's own workers, which no thread waits for, run the next jobs then, and all jobs
+once there are any.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ entry:
   %size_at = getelementptr i8, ptr %state, i64 $state_team_size
   %run = load ptr, ptr %run_at, align 8
   %none = icmp eq ptr %run, null
-  br i1 %none, label %own, label %look
+  br i1 %none, label %own, label %look_for_workers
+look_for_workers:
+  ; A worker that spins would claim chunks of the job under the number of a member.
+  %started_at = getelementptr i8, ptr %state, i64 $state_started
+  %started = load i32, ptr %started_at, align 4
+  %has_workers = icmp ne i32 %started, 0
+  br i1 %has_workers, label %own, label %look
 look:
   %after_at = getelementptr i8, ptr %state, i64 $state_team_after_ns
   %after = load i64, ptr %after_at, align 8
