@@ -46,6 +46,9 @@ MAX_THREADS = 256
 CHUNK_BITS = 26
 """A claim word holds threads, the end of a range of chunks and the next chunk: 12 + 26 + 26 bits."""
 
+TEAM = 1 << 11
+"""The bit of the threads of a claim word that says that members of a team run the job, not workers of the pool."""
+
 SPIN_NS = 1_000_000
 """A worker without work spins this long before it sleeps."""
 

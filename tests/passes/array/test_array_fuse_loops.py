@@ -11,8 +11,12 @@ from tests.programs import Program, layer_norm, softmax_columns, softmax_rows
 from tilewright import dtypes
 from tilewright.dialects import array
 from tilewright.frontend.trace import Value
-from tilewright.passes.array.array_fuse_loops import LARGEST_GROUP, ArrayFuseLoopsPass
+from tilewright.machines.machine import load
+from tilewright.passes.array.array_fuse_loops import LONGEST_CHAIN, ArrayFuseLoopsPass
+from tilewright.passes.kernels.planners import planner_for
 from tilewright.passes.legality import verify_module
+
+MOST_OPERATIONS = planner_for(load("x86-64-v3"), 2).most_operations
 
 
 def groups(make: Make) -> list[tuple[str, str]]:
@@ -155,15 +159,28 @@ def test_a_cheap_producer_is_computed_for_the_gathered_rows_only() -> None:
     assert groups(program) == [("loop", "cast multiply gather")]
 
 
-def test_a_group_stops_growing() -> None:
+def test_a_chain_stops_growing() -> None:
     def program(p: Program) -> list[Value]:
         x = p.array(8)
-        for _ in range(LARGEST_GROUP // 2 + 1):
+        for _ in range(LONGEST_CHAIN // 2 + 1):
             x = p.map("negative", p.map("exp", x))
         return [x]
 
-    assert [len(why.split()) for _, why in groups(program)] == [LARGEST_GROUP, 2]
-    assert reasons(program) == [f"the group would have more than {LARGEST_GROUP} operations"]
+    assert [len(why.split()) for _, why in groups(program)] == [LONGEST_CHAIN, 2]
+    assert reasons(program) == [f"the group would have a chain of more than {LONGEST_CHAIN} operations"]
+
+
+def test_a_wide_group_stops_growing() -> None:
+    def program(p: Program) -> list[Value]:
+        x = p.array(8)
+        terms = [p.map("add", x, p.splat(n, (8,))) for n in range(MOST_OPERATIONS // 4)]
+        parts = [p.map("multiply", x, p.map("exp", term)) for term in terms]
+        while len(parts) > 1:
+            parts = [p.map("add", *pair) for pair in zip(parts[::2], parts[1::2], strict=True)]
+        return [p.map("negative", p.map("exp", parts[0]))]
+
+    assert [len(why.split()) for _, why in groups(program)] == [MOST_OPERATIONS, 1]
+    assert reasons(program) == [f"the group would have more than {MOST_OPERATIONS} operations"]
 
 
 def test_ordered_operations_run_alone_with_their_index_maps() -> None:

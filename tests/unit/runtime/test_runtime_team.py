@@ -110,8 +110,25 @@ def test_a_team_that_comes_late_is_left_alone_for_a_while() -> None:
         own = bool((runs == 1).all()) and stand_in.regions == 1
         state.team_after_ns = time.monotonic_ns() - 1
         record(threads=2)
-        # There are workers now, which would claim chunks under the numbers of members.
-        return pauses and own and stand_in.regions == 1
+        return pauses and own and stand_in.regions == 2
+
+    assert in_child(child) == 0
+
+
+def test_workers_that_spin_take_no_chunks_of_a_team() -> None:
+    record = make_record(40, sleep_us=20)
+
+    def child() -> bool:
+        stand_in = StandIn(2)
+        team, good = stand_in.team(), True
+        for _ in range(200):
+            pool.run_in(None)
+            record(threads=2)
+            pool.run_in(team)
+            state_of_pool().team_after_ns = 0
+            runs, _, clashes = record(threads=2)
+            good &= bool((runs == 1).all() and not clashes.any())
+        return good and stand_in.regions == 200 and state_of_pool().started == 1
 
     assert in_child(child) == 0
 

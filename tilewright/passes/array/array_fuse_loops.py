@@ -55,7 +55,9 @@ from tilewright.passes.kernels.lower_ordered_group import ORDERED
 from tilewright.passes.kernels.planners import KernelPlanner, planner_for
 from tilewright.passes.kernels.tile_builder import PULLABLE
 
-LARGEST_GROUP = 64
+# A chain of so many operations, most of them waiting for the one before, is about what a processor looks ahead: in a
+# longer one the next elements begin only after it. Groups of more operations have to be wide.
+LONGEST_CHAIN = 64
 # Arrays that a group reads and stores: a kernel has a pointer to each, a core a queue for the pages of each.
 MOST_ARRAYS = 24
 
@@ -104,7 +106,6 @@ def _is_array(op: Operation) -> bool:
 
 def _fuse_block(unit: Unit, block: Block) -> None:
     planner = planner_for(unit.machine, unit.threads)
-    windows = planner.most_windows
     group_of: dict[Operation, _Group] = {}
     members_of: dict[Operation, set[Operation]] = {}
     order = BlockOrder(block)
@@ -118,7 +119,7 @@ def _fuse_block(unit: Unit, block: Block) -> None:
             if other is None or other is group_of[op]:
                 continue
             own = group_of[op]
-            continues = own.ops == {op} and _continues(order, op, own.inline, other, windows)
+            continues = own.ops == {op} and _continues(order, op, own.inline, other, planner)
             reason = None if continues else _refusal(order, own, other, members_of, planner)
             joined = [own]
             if reason and isinstance(op, array.ReduceOp) and op.part is not None:
@@ -241,13 +242,13 @@ def _producers(op: Operation) -> list[Operation]:
 
 
 def _continues(
-    order: BlockOrder, op: Operation, inline_of_op: set[Operation], producer: _Group, most_windows: int | None
+    order: BlockOrder, op: Operation, inline_of_op: set[Operation], producer: _Group, planner: KernelPlanner
 ) -> bool:
     """Whether an operation plainly continues a group, so that nothing needs to be proven of what they make together:
     all operations work element by element on one shape, and all that this one reads is theirs or there before them."""
     members = producer.ops | {op}
     shape = array_type(op.results[0]).shape
-    if len(members) > LARGEST_GROUP or not all(
+    if _is_too_large(order, members, planner) or not all(
         isinstance(member, ELEMENTWISE) and array_type(member.results[0]).shape == shape for member in members
     ):
         return False
@@ -259,7 +260,20 @@ def _continues(
         if not is_there and owner not in inline:
             return False
     every = members | producer.inline | inline_of_op
-    return _too_many(members, every, _roots(order, members, every), most_windows) is None
+    return _too_many(members, every, _roots(order, members, every), planner.most_windows) is None
+
+
+def _is_too_large(order: BlockOrder, members: set[Operation], planner: KernelPlanner) -> str | None:
+    """Why operations are too many, or too long a chain, for a kernel; None where they are not."""
+    if len(members) > planner.most_operations:
+        return f"the group would have more than {planner.most_operations} operations"
+    if len(members) <= LONGEST_CHAIN:
+        return None
+    chains: dict[Operation, int] = {}
+    for op in sorted(members, key=order.index.__getitem__):
+        chains[op] = 1 + max((chains[each] for each in _producers(op) if each in chains), default=0)
+    is_long = max(chains.values()) > LONGEST_CHAIN
+    return f"the group would have a chain of more than {LONGEST_CHAIN} operations" if is_long else None
 
 
 def _roots(order: BlockOrder, merged: set[Operation], every: set[Operation]) -> list[Operation]:
@@ -298,8 +312,9 @@ def _refusal(
 ) -> str | None:
     """Why two of the groups must not merge, or None."""
     merged = consumer.ops | producer.ops
-    if len(merged) > LARGEST_GROUP:
-        return f"the group would have more than {LARGEST_GROUP} operations"
+    too_large = _is_too_large(order, merged, planner)
+    if too_large:
+        return too_large
     every = merged | consumer.inline | producer.inline
     roots = _roots(order, merged, every)
     too_many = _too_many(merged, every, roots, planner.most_windows)

@@ -45,6 +45,7 @@ class CorePlanner:
     grid: CoreGrid
     matmuls: tuple[type[schedules.Schedule], ...] = (schedules.CoreMatmul,)
     tile_kernels: tuple[type[schedules.Schedule], ...] = ()
+    most_operations: int = 64
     most_of_window: int = 32
     shuffles_lanes: bool = False
     sums_in_blocks: bool = False  # cores share the one loop of a long sum, and add partial sums in their own order

@@ -20,6 +20,7 @@ class KernelPlanner(Protocol):
     Attributes:
         matmuls: the kinds of schedules that matmuls have.
         tile_kernels: the kinds of schedules that kernels have which the user wrote; none where nothing is decided.
+        most_operations: the most operations of a fused kernel.
         most_windows: the most arrays, and windows of them, that a fused kernel may read and store; None: any number.
         most_of_window: the most elements of a reduced window that a kernel holds at once; None: one after the other.
         sums_in_blocks: whether long sums are nested, with a partial sum for each block of trips.
@@ -33,6 +34,9 @@ class KernelPlanner(Protocol):
 
     @property
     def tile_kernels(self) -> tuple[type[schedules.Schedule], ...]: ...
+
+    @property
+    def most_operations(self) -> int: ...
 
     @property
     def most_windows(self) -> int | None: ...

@@ -74,6 +74,7 @@ class VectorPlanner(msgspec.Struct, frozen=True):
     threads: int
     matmuls: tuple[type[schedules.Schedule], ...] = (schedules.VectorMatmul, schedules.SplitMatmul)
     tile_kernels: tuple[type[schedules.Schedule], ...] = ()
+    most_operations: int = 256
     most_windows: None = None
     most_of_window: None = None
     shuffles_lanes: bool = True

@@ -81,6 +81,7 @@ class WarpPlanner:
     threads: int
     matmuls: tuple[type[schedules.Schedule], ...] = (schedules.WarpMatmul,)
     tile_kernels: tuple[type[schedules.Schedule], ...] = (schedules.TileKernel,)
+    most_operations: int = 64
     most_windows: None = None
     most_of_window: int = 256
     shuffles_lanes: bool = False

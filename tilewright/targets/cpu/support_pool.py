@@ -5,7 +5,9 @@ what it left in its caches is there when the next job, or the next call, touches
 takes from the others'. A word a thread holds (threads, end, next chunk); whoever moves it on by compare-and-swap owns
 that chunk, and only then reads the function and its context, so a late or missing worker never blocks or corrupts a
 job: until its chunk is reported the job cannot end, and without a chunk it touches nothing. The swap, unlike a
-fetch-and-add, also leaves a worker that the current job did not invite without a chunk.
+fetch-and-add, also leaves a worker that the current job did not invite without a chunk. A runner is known to words by
+its number, members of a team by that plus `TEAM`, which the words of a team's jobs name as well: a worker that still
+spins has no chunk of these.
 
 A worker spins on its own word for a while, then sets its `sleeping` flag, looks once more and sleeps on the flag. A
 caller publishes the words, then looks at the flags. Both sides are sequentially consistent, so one of them sees the
@@ -72,13 +74,22 @@ define internal ptr @claim_of(ptr %state, i64 %worker) alwaysinline {
   ret ptr %claim
 }
 
-; Whether the word has a chunk left for this worker.
-define internal i1 @claimable(i64 %word, i64 %worker) alwaysinline {
+define internal i64 @threads_of(i64 %word) alwaysinline {
+  %field = lshr i64 %word, $threads_shift
+  %threads = and i64 %field, $threads_mask
+  ret i64 %threads
+}
+
+; Whether the word has a chunk left for this runner: a worker of the pool, or $team_flag and more for members of a team.
+define internal i1 @claimable(i64 %word, i64 %runner) alwaysinline {
   %index = and i64 %word, $chunk_mask
   %shifted = lshr i64 %word, $chunk_bits
   %end = and i64 %shifted, $chunk_mask
-  %threads = lshr i64 %word, $threads_shift
+  %field = lshr i64 %word, $threads_shift
+  %first_runner = and i64 %field, $team_flag
+  %threads = and i64 %field, $threads_mask
   %left = icmp ult i64 %index, %end
+  %worker = sub i64 %runner, %first_runner
   %invited = icmp ult i64 %worker, %threads
   %yes = and i1 %left, %invited
   ret i1 %yes
@@ -99,19 +110,20 @@ end:
 
 ; Run chunks of one range of the current job until none is left for this worker, then report how many were run. A claim
 ; takes a share of what is left, single chunks at the end, so that many small chunks do not mean as many claims.
-define internal void @run_range(ptr %state, ptr %claim, i64 %worker) {
+define internal void @run_range(ptr %state, ptr %claim, i64 %runner) {
 entry:
   %done = getelementptr i8, ptr %state, i64 $state_done
   %function_at = getelementptr i8, ptr %state, i64 $state_function
   %context_at = getelementptr i8, ptr %state, i64 $state_context
   %cancelled_at = getelementptr i8, ptr %state, i64 $state_cancelled
+  %worker = and i64 %runner, $threads_mask
   %worker_32 = trunc i64 %worker to i32
   %is_caller = icmp eq i64 %worker, 0
   br label %look
 look:
   %count = phi i64 [ 0, %entry ], [ %count, %try ], [ %count_after, %next_of_batch ]
   %word = load atomic i64, ptr %claim acquire, align 8
-  %any = call i1 @claimable(i64 %word, i64 %worker)
+  %any = call i1 @claimable(i64 %word, i64 %runner)
   br i1 %any, label %try, label %finish
 try:
   %index = and i64 %word, $chunk_mask
@@ -157,13 +169,14 @@ end:
   ret void
 }
 
-; The worker's own range, then what is left of the others'. Threads of an earlier job than the words looked at only mean
+; The runner's own range, then what is left of the others'. Threads of an earlier job than the words looked at only mean
 ; that fewer of them are looked at.
-define internal void @run_chunks(ptr %state, i64 %worker) {
+define internal void @run_chunks(ptr %state, i64 %runner) {
 entry:
+  %worker = and i64 %runner, $threads_mask
   %own = call ptr @claim_of(ptr %state, i64 %worker)
   %own_word = load atomic i64, ptr %own acquire, align 8
-  %threads = lshr i64 %own_word, $threads_shift
+  %threads = call i64 @threads_of(i64 %own_word)
   br label %look
 look:
   %distance = phi i64 [ 0, %entry ], [ %further, %range ]
@@ -175,17 +188,18 @@ range:
   %round = select i1 %beyond, i64 %threads, i64 0
   %owner = sub i64 %sum, %round
   %claim = call ptr @claim_of(ptr %state, i64 %owner)
-  call void @run_range(ptr %state, ptr %claim, i64 %worker)
+  call void @run_range(ptr %state, ptr %claim, i64 %runner)
   %further = add i64 %distance, 1
   br label %look
 end:
   ret void
 }
 
-; A range for each thread, equal but for one chunk.
-define internal void @publish(ptr %state, i64 %chunks, i64 %threads) {
+; A range for each thread, equal but for one chunk, for runners from `first_runner` on.
+define internal void @publish(ptr %state, i64 %chunks, i64 %threads, i64 %first_runner) {
 entry:
-  %threads_field = shl i64 %threads, $threads_shift
+  %runners = or i64 %threads, %first_runner
+  %threads_field = shl i64 %runners, $threads_shift
   br label %one
 one:
   %owner = phi i64 [ 0, %entry ], [ %next_owner, %one ]
@@ -565,7 +579,8 @@ publish:
   %cancelled_at = getelementptr i8, ptr %state, i64 $state_cancelled
   store atomic i64 0, ptr %done monotonic, align 8
   store atomic i32 0, ptr %cancelled_at monotonic, align 4
-  call void @publish(ptr %state, i64 %chunks, i64 %threads)
+  %first_runner = select i1 %has_team, i64 $team_flag, i64 0
+  call void @publish(ptr %state, i64 %chunks, i64 %threads, i64 %first_runner)
   br i1 %has_team, label %lend, label %wake
 lend:
   call void @run_in_team(ptr %state, ptr %team, i64 %chunks)
@@ -630,6 +645,8 @@ def pool_ir(pause_intrinsic: str, pause_call: str, futex_number: int, gettid_num
         chunk_bits=abi.CHUNK_BITS,
         chunk_mask=(1 << abi.CHUNK_BITS) - 1,
         threads_shift=2 * abi.CHUNK_BITS,
+        threads_mask=abi.TEAM - 1,
+        team_flag=abi.TEAM,
         max_threads=abi.MAX_THREADS,
         declare_pause=f"declare void @{pause_intrinsic}",
         pause=f"call void @{pause_call}",

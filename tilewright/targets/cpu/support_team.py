@@ -3,12 +3,11 @@
 Threads of OpenMP spin before they sleep, several milliseconds with GCC's runtime. Between operators of a library that
 has such threads, each of them takes a core from a worker of the pool, and a worker that spins takes one from them. So a
 program that is called with arrays of such a library runs its jobs as parallel regions of that runtime: the same threads
-are at work in both. They claim chunks as the pool's own workers do.
+are at work in both. They claim chunks as the pool's own workers do, which take no chunks of theirs.
 
 A region has as many threads as those of the library itself, since the runtime ends and starts threads if that number
 changes; members beyond the threads of a job find no chunk. Its end waits for all of them: if other work has a core,
-until the thread has one again. The pool's own workers, which no thread waits for, run the next jobs then, and all jobs
-once there are any.
+until the thread has one again. The pool's own workers, which no thread waits for, run the next jobs then.
 """
 
 from __future__ import annotations
@@ -26,13 +25,7 @@ entry:
   %size_at = getelementptr i8, ptr %state, i64 $state_team_size
   %run = load ptr, ptr %run_at, align 8
   %none = icmp eq ptr %run, null
-  br i1 %none, label %own, label %look_for_workers
-look_for_workers:
-  ; A worker that spins would claim chunks of the job under the number of a member.
-  %started_at = getelementptr i8, ptr %state, i64 $state_started
-  %started = load i32, ptr %started_at, align 4
-  %has_workers = icmp ne i32 %started, 0
-  br i1 %has_workers, label %own, label %look
+  br i1 %none, label %own, label %look
 look:
   %after_at = getelementptr i8, ptr %state, i64 $state_team_after_ns
   %after = load i64, ptr %after_at, align 8
@@ -68,7 +61,8 @@ entry:
   br i1 %has_range, label %run, label %end
 run:
   %float_state = call i64 @enter_float_state()
-  call void @run_chunks(ptr %state, i64 %rank)
+  %runner = or i64 %rank, $team_flag
+  call void @run_chunks(ptr %state, i64 %runner)
   call void @leave_float_state(i64 %float_state)
   %is_caller = icmp eq i64 %rank, 0
   br i1 %is_caller, label %wait, label %end
@@ -112,6 +106,7 @@ def team_ir() -> str:
     return _IR.substitute(
         abi.offsets(abi.PoolState, "state"),
         max_threads=abi.MAX_THREADS,
+        team_flag=abi.TEAM,
         team_late_ns=abi.TEAM_LATE_NS,
         team_pauses=abi.TEAM_PAUSES,
     )
