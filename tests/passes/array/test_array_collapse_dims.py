@@ -77,6 +77,21 @@ def gathered(shape: tuple[int, ...], axis: int, indices: tuple[int, ...]) -> Mak
     ]
 
 
+def joined(*shapes: tuple[int, ...], axis: int) -> Make:
+    return lambda p: [p.map("negative", p.add("concat", [p.array(*each) for each in shapes], axis=axis)[0])]
+
+
+def padded(shape: tuple[int, ...], low: tuple[int, ...], interior: tuple[int, ...] | None = None) -> Make:
+    between = interior or (0,) * len(shape)
+    return lambda p: [
+        p.map("exp", p.add("pad", [p.array(*shape), p.scalar(2.0)], low=low, high=low, interior=between)[0])
+    ]
+
+
+def reversed_along(shape: tuple[int, ...], *axes: int) -> Make:
+    return lambda p: [p.map("negative", p.add("reverse", [p.array(*shape)], axes=axes)[0])]
+
+
 def softmax(p: Program) -> list[Value]:
     return [p.softmax(p.array(2, 3, 4, 7))]
 
@@ -113,6 +128,15 @@ CASES: list[tuple[Make, list[tuple[int, ...]]]] = [
     (gathered((3, 4, 5, 6), 1, (7,)), [(7, 3, 30)]),
     (gathered((3, 4, 5, 6), 0, (2, 3)), [(6, 120)]),
     (gathered((3, 4, 5, 6), 3, (2, 3)), [(6, 60)]),
+    (joined((2, 3, 4, 5), (2, 6, 4, 5), axis=1), [(2, 180)]),
+    (joined((2, 3, 4, 5), (2, 3, 4, 2), axis=3), [(24, 7)]),
+    (joined((1, 3, 4), (1, 3, 4), (2, 3, 4), axis=0), [(48,)]),  # rows of an axis, which become elements
+    (joined((2, 1, 1), (2, 1, 1), axis=1), [(2, 2, 1)]),  # single elements, which stay a dimension
+    (padded((3, 4, 5, 6), (0, 1, 0, 0)), [(3, 180)]),
+    (padded((3, 4, 5, 6), (0, 0, 0, 1)), [(60, 8)]),
+    (padded((3, 4, 5), (0, 0, 0), (0, 1, 0)), [(3, 7, 5)]),
+    (reversed_along((3, 4, 5, 6), 1), [(3, 4, 30)]),
+    (reversed_along((3, 4, 5, 6), 3), [(60, 6)]),
     (softmax, [(24, 7)]),
     (layer_norm, [(24, 20)]),
     (both, [(4, 30)]),
@@ -179,3 +203,41 @@ def test_random_groups_mean_the_same(seed: int) -> None:
     assert shapes == collapsed
     for x, y in zip(found, before, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
+
+
+def _moved(p: Program, rng: np.random.Generator, x: Value) -> Value:
+    """A random move of data, along one or all dimensions."""
+    shape = x.shape
+    axis = int(rng.integers(len(shape)))
+    match int(rng.integers(4)):
+        case 0:
+            sizes = [shape, *(tuple(int(rng.integers(1, 4)) if d == axis else n for d, n in enumerate(shape)),) * 2]
+            return p.add("concat", [x, *(p.array(*each) for each in sizes[1:])], axis=axis)[0]
+        case 1:
+            low, high, between = (tuple(int(n) for n in rng.choice([0, 0, 1], len(shape))) for _ in range(3))
+            return p.add("pad", [x, p.scalar(0.5)], low=low, high=high, interior=between)[0]
+        case 2:
+            axes = tuple(d for d in range(len(shape)) if rng.random() < 0.3)
+            return p.add("reverse", [x], axes=axes)[0]
+        case _:
+            starts = tuple(int(rng.integers(0, n)) if rng.random() < 0.3 else 0 for n in shape)
+            return p.add("slice", [x], starts=starts, limits=shape, strides=(1,) * len(shape))[0]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_moves_of_data_mean_the_same(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+
+    def program(p: Program) -> list[Value]:
+        x = p.array(*(int(n) for n in rng.choice([1, 2, 3, 4], size=int(rng.integers(2, 5)))))
+        for _ in range(int(rng.integers(1, 4))):
+            x = p.map("negative", _moved(p, rng, x))
+        return [x]
+
+    state = rng.bit_generator.state
+    before, shapes = after(program, ArrayFuseLoopsPass)
+    rng.bit_generator.state = state
+    found, collapsed = after(program, ArrayCollapseDimsPass)
+    assert shapes == collapsed
+    for x, y in zip(found, before, strict=True):
+        np.testing.assert_array_equal(x, y)

@@ -38,6 +38,17 @@ def test_differences_from_a_mean_are_computed_again_rather_than_stored() -> None
     assert max(largest_stored(lambda p: normalised(p, p.array(SIZE)))) <= 16
 
 
+def test_views_of_sources_are_copied_with_them() -> None:
+    def make(p: Program) -> list[Value]:
+        rows = p.add("slice", [p.array(4, 2 * SIZE)], starts=(1, 0), limits=(2, 2 * SIZE), strides=(1, 2))[0]
+        bias = p.add("slice", [p.array(2 * SIZE)], starts=(0,), limits=(2 * SIZE,), strides=(2,))[0]
+        x = p.map("subtract", rows, p.broadcast(bias, (1, SIZE), (1,)))
+        total = p.broadcast(p.reduce(x, "add", (1,)), (1, SIZE), (0,))
+        return [p.map("multiply", x, total)]
+
+    assert max(largest_stored(make)) <= 16
+
+
 def test_exponentials_are_stored() -> None:
     def make(p: Program) -> list[Value]:
         y = p.add("map", [p.array(SIZE)], fn="exp")[0]

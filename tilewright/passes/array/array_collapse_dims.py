@@ -150,6 +150,8 @@ def _runs(group: array.FusedOp) -> list[_Runs] | None:
     if borders is None:
         return None
     runs = [borders.runs(value) for value in values]
+    if not all(_joins_runs(op, dict(zip(values, runs, strict=True))) for op in group.body.block.ops):
+        return None
     space, _ = group_space(group)
     keeps_all = all(len(found) == array_type(v).rank for v, found in zip(values, runs, strict=True))
     return None if keeps_all or max(space, default=1) == 1 else runs
@@ -171,10 +173,21 @@ def _has_rule(op: Operation) -> bool:
     if isinstance(op, array.GatherOp):
         source, *indices = op.operands
         return all(array_type(source).shape[axis] != 1 for axis in op.axes) and source not in indices
-    if isinstance(op, array.SliceOp):
+    if isinstance(op, array.SliceOp | array.PadOp):
         return _dims(op.operands[0]) == _dims(op.results[0])
+    if isinstance(op, array.ConcatOp):
+        axis: int = op.axis
+        return array_type(op.results[0]).shape[axis] != 1
+    if isinstance(op, array.ReverseOp):
+        return all(array_type(op.results[0]).shape[axis] != 1 for axis in op.axes)
     known = isinstance(op, (*ELEMENTWISE, array.BroadcastOp, array.TransposeOp, array.YieldOp))
     return known or is_splat(op) or is_unit_reshape(op)
+
+
+def _joins_runs(op: Operation, runs: Mapping[SSAValue, _Runs]) -> bool:
+    """Whether the operands of a concatenation have as many dimensions as the result: one that is a single row of its
+    axis has one less unless the axis becomes one dimension with the next."""
+    return not isinstance(op, array.ConcatOp) or all(len(runs[o]) == len(runs[op.results[0]]) for o in op.operands)
 
 
 def _borders(group: array.FusedOp) -> _Borders | None:
@@ -188,6 +201,15 @@ def _borders(group: array.FusedOp) -> _Borders | None:
         if isinstance(op, array.IotaOp):
             _keep_around(borders, op.results[0], (op.axis,))
             continue
+        if isinstance(op, array.PadOp):
+            _keep_before_padding(borders, op)
+            borders.relate(op.operands[0], op.results[0], _places(op, op.operands[0]))
+            continue
+        if isinstance(op, array.ConcatOp):
+            _relate_joined(borders, op)
+            continue
+        if isinstance(op, array.ReverseOp):
+            _keep_around(borders, op.operands[0], op.axes)
         if isinstance(op, array.SliceOp):
             _keep_between(borders, op)
         if isinstance(op, array.GatherOp):
@@ -215,6 +237,40 @@ def _keep_around(borders: _Borders, value: SSAValue, axes: Sequence[int]) -> Non
     for here, after in pairwise(_dims(value)):
         if here in axes or after in axes:
             borders.keep((value, here))
+
+
+def _keep_before(borders: _Borders, value: SSAValue, axis: int) -> None:
+    """A dimension merges with those inside it only."""
+    for here, after in pairwise(_dims(value)):
+        if after == axis:
+            borders.keep((value, here))
+
+
+def _relate_joined(borders: _Borders, op: array.ConcatOp) -> None:
+    """Rows of operands, one after another, are rows of what the axis becomes with dimensions inside it, also where an
+    operand is a single row."""
+    result, axis = op.results[0], op.axis
+    _keep_before(borders, result, axis)
+    for operand in op.operands:
+        dims = _dims(operand)
+        if axis in dims:
+            borders.relate(operand, result, {d: d for d in dims})
+            continue
+        for here, after in pairwise(dims):
+            if here < axis < after:
+                borders.keep((operand, here))
+            else:
+                borders.tie((operand, here), (result, here))
+
+
+def _keep_before_padding(borders: _Borders, op: array.PadOp) -> None:
+    """Rows that are added before or after those of a dimension are rows of what it becomes with dimensions inside it;
+    between rows they are apart."""
+    for d, (low, high, interior) in enumerate(zip(op.low, op.high, op.interior, strict=True)):
+        if interior:
+            _keep_around(borders, op.operands[0], (d,))
+        elif low or high:
+            _keep_before(borders, op.operands[0], d)
 
 
 def _keep_between(borders: _Borders, op: array.SliceOp) -> None:
@@ -301,7 +357,7 @@ def _rewritten(
     new = rebuilt(op, operands, [tensor(type)])
     _rename_dims(op, new, runs)
     moves = isinstance(new, array.TransposeOp) and new.permutation != tuple(range(type.rank))
-    computes = isinstance(op, (*ELEMENTWISE, array.GatherOp))
+    computes = isinstance(op, (*ELEMENTWISE, array.GatherOp, array.ReverseOp))
     if not computes and not moves and operands and array_type(operands[0]) == type:
         new.erase()
         return operands[0]
@@ -324,6 +380,12 @@ def _rename_dims(op: array.ArrayOp, new: array.ArrayOp, runs: Mapping[SSAValue, 
                 new.part_axis, new.part = number, new.part * inner
         case array.SliceOp():
             _merge_ranges(op, new, runs[op.operands[0]])
+        case array.PadOp():
+            _merge_padding(op, new, runs[op.operands[0]])
+        case array.ConcatOp():
+            new.axis = _number(runs[op.results[0]], new.axis)
+        case array.ReverseOp():
+            new.axes = tuple(_number(runs[op.results[0]], axis) for axis in new.axes)
         case array.GatherOp():
             new.axes = tuple(_number(runs[op.operands[0]], axis) for axis in new.axes)
         case array.BroadcastOp() | array.TransposeOp():
@@ -346,6 +408,16 @@ def _merge_ranges(op: array.ArrayOp, new: array.SliceOp, runs: _Runs) -> None:
     step = [strides[run[-1]] for run in runs]
     new.starts, new.strides = tuple(first), tuple(step)
     new.limits = tuple(f + (n - 1) * s + 1 for f, n, s in zip(first, sizes, step, strict=True))
+
+
+def _merge_padding(op: array.ArrayOp, new: array.PadOp, runs: _Runs) -> None:
+    """State a padding in terms of runs, of each of which the outermost dimension alone is padded."""
+    source = array_type(op.operands[0]).shape
+    low, high, interior = new.low, new.high, new.interior
+    inner = [math.prod(source[d] for d in run[1:]) for run in runs]
+    new.low = tuple(low[run[0]] * n for run, n in zip(runs, inner, strict=True))
+    new.high = tuple(high[run[0]] * n for run, n in zip(runs, inner, strict=True))
+    new.interior = tuple(interior[run[0]] for run in runs)
 
 
 def _number(runs: _Runs, dim: int) -> int:

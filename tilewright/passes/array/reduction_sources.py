@@ -15,7 +15,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt
 from tilewright.dialects.rewriting import insert_like
-from tilewright.passes.array.fusion import ELEMENTWISE, is_cheap
+from tilewright.passes.array.fusion import ELEMENTWISE, is_cheap, is_inline
 
 # More operations, or operations on more arrays, take as long as an array that is stored and read.
 _MOST_COPIED, _MOST_ARRAYS = 8, 2
@@ -79,12 +79,12 @@ def _copy_for(group: _Together) -> None:
 
 
 def _own(group: _Together) -> set[Operation]:
-    """The cheap operations, and broadcasts among them, between the reductions and what is stored in any case."""
+    """The cheap operations, and views among them, between the reductions and what is stored in any case."""
     found: set[Operation] = set()
     pending = [op.operands[0].owner for op in group.reductions]
     while pending and len(found) <= _MOST_COPIED:
         op = pending.pop()
-        if isinstance(op, Operation) and op not in found and (is_cheap(op) or isinstance(op, array.BroadcastOp)):
+        if isinstance(op, Operation) and op not in found and (is_cheap(op) or is_inline(op)):
             found.add(op)
             pending += [operand.owner for operand in op.operands]
     return found
@@ -93,7 +93,7 @@ def _own(group: _Together) -> set[Operation]:
 def _arrays(own: set[Operation]) -> set[SSAValue]:
     """The arrays that operations read as a whole."""
     read = {(operand, op) for op in own for operand in op.operands if operand.owner not in own}
-    return {operand for operand, op in read if array_type(operand).size == array_type(op.results[0]).size}
+    return {operand for operand, op in read if array_type(operand).size >= array_type(op.results[0]).size}
 
 
 def _copied(group: _Together, value: SSAValue, own: set[Operation], before: Operation) -> SSAValue:

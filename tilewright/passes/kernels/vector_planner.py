@@ -38,6 +38,7 @@ from tilewright.passes.kernels.lower_loop_group import (
     ROW_ELEMENTS,
     group_space,
     has_long_transpose,
+    is_short_transpose,
     reduced_space,
 )
 from tilewright.passes.kernels.lower_ordered_group import PART_COLUMNS, Ordered, axis_of
@@ -104,7 +105,7 @@ class VectorPlanner(msgspec.Struct, frozen=True):
         return schedules.Loop(tile=best_reduction_tile(reduction, self.machine, self.threads))
 
     def _loop_extents(self, group: array.FusedOp, space: tuple[int, ...]) -> tuple[int, ...]:
-        turned = _turned_dim(group)
+        turned = _turned_dim(group, space)
         if turned is not None:
             return turned_tile(space, turned, ROW_ELEMENTS, array_type(group.results[0]).dtype, self.machine)
         return loop_tile(space, ROW_ELEMENTS, square=has_long_transpose(group, space))
@@ -215,15 +216,19 @@ def _extents(op: array.ContractOp, schedule: schedules.Matmul) -> tuple[int, int
     return rows, columns, schedule.tile[2] if isinstance(schedule, schedules.SplitMatmul) else depth
 
 
-def _turned_dim(group: array.FusedOp) -> int | None:
-    """The dimension along which a group that only transposes reads, where it does not write along that one."""
-    transpose, *rest = group.body.block.ops
-    if not isinstance(transpose, array.TransposeOp) or len(rest) != 1 or 0 in array_type(group.results[0]).shape:
+def _turned_dim(group: array.FusedOp, space: tuple[int, ...]) -> int | None:
+    """The dimension along which a group reads what it transposes, where it does not write along that one."""
+    ops = list(group.body.block.ops)
+    transposes = [op for op in ops if isinstance(op, array.TransposeOp)]
+    if 0 in space or any(array_type(op.results[0]).shape != space for op in transposes):
         return None
-    permutation: tuple[int, ...] = transpose.permutation
-    last = len(permutation) - 1
-    turned = permutation.index(last)
-    return turned if turned != last and array_type(group.results[0]).shape[turned] > 1 else None
+    only_transposes = len(ops) == 2
+    if not only_transposes and not has_long_transpose(group, space):
+        return None
+    last = len(space) - 1
+    turned = {op.permutation.index(last) for op in transposes if only_transposes or not is_short_transpose(op)}
+    turned -= {d for d in turned if d == last or space[d] == 1}
+    return turned.pop() if len(turned) == 1 else None
 
 
 def _part(op: array.ArrayOp, shape: tuple[int, ...], axis: int, machine: Machine) -> tuple[int, int]:
