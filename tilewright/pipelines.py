@@ -33,6 +33,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
     from tilewright.passes.array.array_fuse_loops import ArrayFuseLoopsPass
     from tilewright.passes.array.array_group_reshapes import ArrayGroupReshapesPass
     from tilewright.passes.array.array_join_contractions import ArrayJoinContractionsPass
+    from tilewright.passes.array.array_move_reshapes import ArrayMoveReshapesPass
     from tilewright.passes.array.array_narrow_contractions import ArrayNarrowContractionsPass
     from tilewright.passes.array.array_order_operands import ArrayOrderOperandsPass
     from tilewright.passes.array.array_order_weights import ArrayOrderWeightsPass
@@ -60,6 +61,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
         (warps, ArrayOrderWeightsPass()),  # lay out weights in a kernel of its own, before fusion takes the transpose
         (warps, ArrayOrderOperandsPass()),  # lay out matmul operands likewise
         (vectors, ArrayNarrowContractionsPass()),  # swap operands with few columns, reduce to few results
+        (not cores, ArrayMoveReshapesPass()),  # elementwise operations before reshapes, once contractions are final
         (vectors, ArraySplitReductionsPass()),  # split long reductions with few results; cores share their loops
         (warps, ArraySplitReductionsPass(fills_cores=True)),  # likewise, and those of too few blocks for all cores
         (vectors, ArraySplitContractionsPass()),  # split long contractions with few results, their operands as stored
