@@ -69,6 +69,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
         (not vectors, ArraySplitJoinsPass()),  # split concatenations of many arrays, so that each part fuses
         (vectors, ArraySplitJoinsPass(MOST_CUT_OPERANDS)),  # likewise, of very many: loops are cut where operands end
         (vectors, ArrayAlignRowsPass()),  # store what loops along rows would read across them
+        (True, ArrayDuplicateViewsPass()),  # again: views of passes since then tie no groups either
         (True, ArrayFuseContractPass()),  # fuse epilogues into contractions before loops take them
         (True, ArrayUpdateInPlacePass()),  # write only the window of an update whose array has no later use
         (True, ArrayFuseLoopsPass()),  # fuse the remaining elementwise operations and reductions

@@ -43,6 +43,13 @@ def product_and_its_transpose(p: Program) -> list[Value]:
     return [p.map("subtract", y, p.add("transpose", [y], permutation=(1, 0))[0])]
 
 
+def transposed_product_that_is_read_twice(p: Program) -> list[Value]:
+    """A matmul of one column, whose operands are swapped: both transposes of its result became results of one group."""
+    y = p.add("transpose", [product(p, p.array(32, 32), p.array(32, 1), dtypes.f32)], permutation=(1, 0))[0]
+    z = p.map("add", y, p.array(1, 32))
+    return [p.map("subtract", z, p.broadcast(p.reduce(z, "maximum", (1,)), (1, 32), (0,))), z, y]
+
+
 def rounded_half_constant(p: Program) -> list[Value]:
     return [p.map("multiply", p.array(17, dtype=d), p.splat(0.05, (17,), d)) for d in (dtypes.f16, dtypes.bf16)]
 
@@ -144,6 +151,7 @@ PROGRAMS: tuple[Callable[[Program], list[Value]], ...] = (
     negated_transpose_with_a_last_column_alone,
     product_and_its_reverse,
     product_and_its_transpose,
+    transposed_product_that_is_read_twice,
     rounded_half_constant,
     single_lane_tail,
     scalar_bits,

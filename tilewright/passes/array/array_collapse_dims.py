@@ -167,7 +167,7 @@ def _has_rule(op: Operation) -> bool:
     if isinstance(op, array.ReduceOp):
         shape, axes = array_type(op.operands[0]).shape, _axes(op)
         return any(shape[d] != 1 for d in axes)
-    if isinstance(op, array.IotaOp):
+    if isinstance(op, array.IotaOp | array.ConcatOp):
         axis: int = op.axis
         return array_type(op.results[0]).shape[axis] != 1
     if isinstance(op, array.GatherOp):
@@ -175,9 +175,6 @@ def _has_rule(op: Operation) -> bool:
         return all(array_type(source).shape[axis] != 1 for axis in op.axes) and source not in indices
     if isinstance(op, array.SliceOp | array.PadOp):
         return _dims(op.operands[0]) == _dims(op.results[0])
-    if isinstance(op, array.ConcatOp):
-        axis: int = op.axis
-        return array_type(op.results[0]).shape[axis] != 1
     if isinstance(op, array.ReverseOp):
         return all(array_type(op.results[0]).shape[axis] != 1 for axis in op.axes)
     known = isinstance(op, (*ELEMENTWISE, array.BroadcastOp, array.TransposeOp, array.YieldOp))

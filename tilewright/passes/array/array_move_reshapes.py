@@ -3,7 +3,7 @@
 A reshape takes an array in memory: what computes its operand and what reads its result are kernels of their own. Below
 a kernel that computes, such as a matmul, elementwise operations come first and the reshape after them (`sunk`); above
 what reads it, elementwise operations on stored arrays come after the reshape of these (`hoisted`), which costs nothing.
-After contractions have their final form, since that brings reshapes with it; before their epilogues are fused.
+After contractions have their final form, which adds reshapes; before their epilogues are fused.
 
 Before:
     func.func @main(%x: tensor<4x6xf32>, %w: tensor<6x8xf32>) -> tensor<2x2x8xf32> {
@@ -63,7 +63,7 @@ def _sink(unit: Unit, block: Block) -> None:
             op = next_op
             continue
         following = _following(op) if _moves(op) and _is_computed(op.operands[0]) else []
-        if not following:
+        if not _moves(op) or not following:
             op = next_op
             continue
         before = op.prev_op
@@ -161,14 +161,15 @@ def _hoisted(reshape: array.ReshapeOp) -> list[Operation]:
     else is between them, or something else reads them."""
     shape = array_type(reshape.results[0]).shape
     found: dict[Operation, None] = {}
-    pending = [reshape.operands[0]]
+    pending: list[SSAValue] = [reshape.operands[0]]
     while pending:
         value = pending.pop()
         if _reshapes(value, shape):
             continue
         op = value.owner
-        computes = isinstance(op, ELEMENTWISE) and op.parent_block() is reshape.parent_block()
-        if not computes or array_type(value).shape != array_type(reshape.operands[0]).shape:
+        if not isinstance(op, ELEMENTWISE) or op.parent_block() is not reshape.parent_block():
+            return []
+        if array_type(value).shape != array_type(reshape.operands[0]).shape:
             return []
         found[op] = None
         pending += op.operands
@@ -176,7 +177,12 @@ def _hoisted(reshape: array.ReshapeOp) -> list[Operation]:
             return []
     if any(user is not reshape and user not in found for op in found for user in users(op.results[0])):
         return []
-    return list(producers_first(found, lambda op: [each.owner for each in op.operands if each.owner in found]))
+
+    def read(op: Operation) -> list[Operation]:
+        owners = [each.owner for each in op.operands]
+        return [owner for owner in owners if isinstance(owner, Operation) and owner in found]
+
+    return list(producers_first(found, read))
 
 
 def _hoist_past(reshape: array.ReshapeOp, tree: Sequence[Operation]) -> None:
@@ -201,7 +207,7 @@ def _reshapes(value: SSAValue, shape: Shape) -> bool:
         return _broadcast_in(op, shape) is not None
     if isinstance(op, array.ReshapeOp):
         return array_type(op.operands[0]).shape == shape or _is_stored(op.operands[0])
-    return _is_stored(value) or is_splat(op)
+    return _is_stored(value) or (isinstance(op, array.ConstantOp) and is_splat(op))
 
 
 def _is_stored(value: SSAValue) -> bool:

@@ -13,6 +13,7 @@ from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dialects.rewriting import yielded
 from tilewright.dtypes import DType
+from tilewright.errors import CompilerBug
 from tilewright.layout.relayout_planner import SHUFFLED_STRIDES
 from tilewright.passes.kernels.indexing import Axis, Coordinates, Linear
 from tilewright.passes.kernels.tile_builder import TileBuilder
@@ -179,6 +180,8 @@ def _row_coordinates(
     """Coordinates of a root without the reduced dimensions, or with them kept at size 1."""
     if shape == row_shape:
         return tuple(at[d] for d in plan.kept)
+    if plan.in_parts or shape != tuple(n if d in plan.kept else 1 for d, n in enumerate(plan.space)):
+        raise CompilerBug(f"a result of shape {shape} in a group over {plan.space} that reduces to {row_shape}")
     return tuple(at.get(d, Linear()) for d in range(len(plan.space)))
 
 
