@@ -49,6 +49,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
     vectors, warps, cores = (model == each for each in (Model.VECTORS, Model.WARPS, Model.CORES))
     passes = [
         (True, ArrayDropCollectivesPass()),  # remove collectives, which are the identity on one device
+        (not cores, ArrayMoveReshapesPass(of_parts=True)),  # reshapes above which slices and gathers would stay
         (not cores, ArrayBubbleUpSlicesPass()),  # compute only what is taken, before anything is shared or grouped
         (True, ArrayConvolveByPositionsPass(leaves_images=vectors)),  # gradients of weights: a matmul for each position
         (True, ArraySimplifyPass()),  # fold constants, merge equal and drop dead operations before any grouping

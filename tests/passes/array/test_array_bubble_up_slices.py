@@ -211,6 +211,8 @@ RESHAPED = "%y = array.reshape(%x) : tensor<2x1x4x6xf32>"
         (f"{REPEATED.replace('%y', '%r')} {TURNED}", 1, "2x8x5xf32"),
         (PADDED, 0, "2x9xf32"),
         (f"%u = array.reshape(%x) : tensor<8x1x6xf32> {UNIT}", 1, "2x8x6xf32"),
+        (f"{REPEATED.replace('%y', '%r')} %y = array.reshape(%r) : tensor<40x6xf32>", 0, "2x6xf32"),
+        (f"{REPEATED.replace('%y', '%r')} %y = array.reshape(%r) : tensor<5x48xf32>", 1, "2x5xf32"),
     ],
 )
 def test_gathers_bubble_up_views(body: str, axis: int, result: str) -> None:
@@ -219,6 +221,14 @@ def test_gathers_bubble_up_views(body: str, axis: int, result: str) -> None:
     assert computed(unit) <= int(np.prod([int(n) for n in result.split("x")[:-1]]))
     sources = [op.operands[0] for op in unit.main.body.block.ops if isinstance(op, array.GatherOp)]
     assert all(source is unit.main.body.block.args[0] for source in sources)
+
+
+def test_gathers_of_computed_elements_that_a_reshape_counts_on() -> None:
+    body = '%e = array.map(%x) {fn = "exp"} : tensor<8x6xf32> %y = array.reshape(%e) : tensor<48xf32>'
+    for indices in ([0, 47], [13, 6], [-3, 99]):
+        inputs = [np.arange(48, dtype=np.float32).reshape(8, 6) / 48, np.array(indices, np.int32)]
+        unit = check_meaning(PASS, gathered(body, "%y", 0, "2xf32"), inputs=inputs)
+        assert computed(unit) <= 24
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,15 @@ def test_a_cheap_producer_is_computed_for_the_gathered_rows_only() -> None:
     assert groups(program) == [("loop", "cast multiply gather")]
 
 
+@pytest.mark.parametrize(("permutation", "expected"), [((1, 0, 2), ["pad exp"]), ((2, 1, 0), ["pad", "exp"])])
+def test_rows_are_padded_in_any_order(permutation: tuple[int, ...], expected: list[str]) -> None:
+    def program(p: Program) -> list[Value]:
+        x = p.add("pad", [p.array(4, 5, 6), p.scalar(0.0)], low=(1, 0, 0), high=(0, 1, 0), interior=(0, 0, 0))[0]
+        return [p.map("exp", p.add("transpose", [x], permutation=permutation)[0])]
+
+    assert [why for _, why in groups(program)] == expected
+
+
 def test_a_chain_stops_growing() -> None:
     def program(p: Program) -> list[Value]:
         x = p.array(8)

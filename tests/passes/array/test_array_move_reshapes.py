@@ -7,9 +7,11 @@ import pytest
 
 from tests.passes.pass_support import Make, check_unchanged, random_inputs, run, run_through
 from tests.programs import Program
+from tilewright import dtypes
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.frontend.trace import Value
+from tilewright.passes.array.array_bubble_up_slices import ArrayBubbleUpSlicesPass
 from tilewright.passes.array.array_fuse_loops import ArrayFuseLoopsPass
 from tilewright.passes.array.array_move_reshapes import ArrayMoveReshapesPass, _runs
 from tilewright.passes.array.array_narrow_contractions import ArrayNarrowContractionsPass
@@ -183,6 +185,19 @@ def test_runs_of_dims_with_as_many_elements(
     first: tuple[int, ...], second: tuple[int, ...], runs: list[tuple[tuple[int, ...], tuple[int, ...]]]
 ) -> None:
     assert [(tuple(x), tuple(y)) for x, y in _runs(first, second)] == runs
+
+
+def test_parts_of_a_reshape_are_taken_of_what_it_reads() -> None:
+    """A part of 2 of 3 x 8 elements, whose rows are parts of one dim before."""
+
+    def make(p: Program) -> list[Value]:
+        x = reshaped(p, p.map("divide", p.array(24), p.array(24)), 3, 8)
+        turned = p.add("transpose", [x], permutation=(1, 0))[0]
+        return list(p.add("gather", [turned, p.array(2, dtype=dtypes.i32)], axes=(0,)))
+
+    unit = run_through(make, ArrayBubbleUpSlicesPass)
+    (divide,) = (op for op in unit.main.body.block.ops if isinstance(op, array.MapOp))
+    assert array_type(divide.results[0]).size == 6
 
 
 def test_an_empty_array_stays() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.passes.pass_support import check_meaning, check_unchanged, remarks
+from tests.passes.pass_support import applied, check_meaning, check_unchanged, remarks
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.passes.array.array_narrow_contractions import LEAST_ROWS, ArrayNarrowContractionsPass
@@ -76,6 +76,15 @@ def test_one_row_by_columns_that_are_stored_along_the_depth() -> None:
     assert "array.contract" not in ops(unit)
     # Its rows are vectors of columns.
     check_unchanged(PASS, contraction((1, 64), (64, 8), (1, 8)))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_a_row_by_a_matrix_of_narrow_floats_along_the_depth(dtype: str) -> None:
+    shapes = ((1, 64), (2 * LEAST_ROWS, 64), (1, 2 * LEAST_ROWS))
+    unit = applied(PASS, contraction(*shapes, summed=("1", "1"), dtypes=(dtype, "f32")))
+    assert "array.contract" not in ops(unit)
+    wide = applied(PASS, contraction(*shapes, summed=("1", "1"), dtypes=("f32", "f32")))
+    assert "array.contract" in ops(wide)
 
 
 def test_depth_that_is_not_inside_is_not_reduced_in_vectors() -> None:

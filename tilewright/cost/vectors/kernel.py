@@ -91,7 +91,8 @@ def _tile_work(op: Operation, machine: Machine) -> Work:
         function = ops.FUNCTIONS[op.fn]
         scale = 1.5 if type.dtype == dtypes.f64 else 1.0
         cycles = machine.cycles[function.cost] * scale
-        return Work(type.size / machine.lanes(type.dtype) * cycles / machine.clock_hertz, 0.0, float(type.size))
+        flops = float(type.size) if type.dtype.is_float else 0.0
+        return Work(type.size / machine.lanes(type.dtype) * cycles / machine.clock_hertz, 0.0, flops)
     if isinstance(op, tile.SortOp | tile.ScanOp | tile.ArgReduceOp | tile.TopKOp):
         type = array_type(op.operands[0])
         return Work(_ordered_cycles(op, type, machine) / machine.clock_hertz, 0.0, float(type.size))

@@ -94,3 +94,21 @@ def turned_tile(shape: tuple[int, ...], turned: int, elements: int, dtype: DType
         extents[dim] = even_split(shape[dim], max(1, room))
         room //= extents[dim]
     return tuple(extents)
+
+
+# Bytes of neighbouring rows that are read before others are stored.
+EXCHANGED_RUN = 2048
+
+
+def exchanged_tile(shape: tuple[int, ...], exchanged: int, elements: int, dtype: DType) -> tuple[int, ...]:
+    """Tile extents for a loop that reads rows along dimension `exchanged` and writes them along the second last one:
+    some of both, so that whole pages are used, where rows are short."""
+    extents = [1] * len(shape)
+    last = len(shape) - 1
+    extents[last] = even_split(shape[last], elements)
+    extents[exchanged] = even_split(shape[exchanged], max(1, EXCHANGED_RUN // (extents[last] * dtype.itemsize)))
+    room = elements // (extents[last] * extents[exchanged])
+    for dim in reversed([d for d in range(last) if d != exchanged]):
+        extents[dim] = even_split(shape[dim], max(1, room))
+        room //= extents[dim]
+    return tuple(extents)

@@ -386,7 +386,7 @@ def _reaches_each_once(merged: set[Operation], every: set[Operation], space: _Sp
     return all(operand.owner not in merged for op in every if op not in merged for operand in op.operands)
 
 
-def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space, permutes_gathers: bool) -> str | None:
+def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space, permutes_rows: bool) -> str | None:
     """Pull the roots symbolically: every operation must be reached at one set of coordinates."""
     seen: dict[Operation, set[Any]] = {}
     problems: list[str] = []
@@ -422,17 +422,18 @@ def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space, p
         (at,) = coordinates
         if isinstance(op, array.ReduceOp) and at != row:
             return "a reduction would be read at shifted coordinates"
-        permuted = permutes_gathers and _gathers_in_any_order(op, at, straight)
+        permuted = permutes_rows and _moves_in_any_order(op, at, straight)
         if at not in (straight, row) and not is_cheap(op) and not permuted:
             return f"{describe([op])} would be repeated for every element that reads it"
     return None
 
 
-def _gathers_in_any_order(op: Operation, at: tuple[object, ...], straight: tuple[object, ...]) -> bool:
-    """Whether an operation gathers single elements at permuted coordinates, or rows that stay innermost."""
-    if not isinstance(op, array.GatherOp) or sorted(map(str, at)) != sorted(map(str, straight)):
+def _moves_in_any_order(op: Operation, at: tuple[object, ...], straight: tuple[object, ...]) -> bool:
+    """Whether an operation gathers single elements at permuted coordinates, or moves rows that stay innermost."""
+    if sorted(map(str, at)) != sorted(map(str, straight)):
         return False
-    return _gathers_elements(op) or at[-1] == straight[-1]
+    moves_rows = isinstance(op, array.GatherOp | array.PadOp | array.ConcatOp) and at[-1] == straight[-1]
+    return moves_rows or _gathers_elements(op)
 
 
 def _root_coordinates(shape: tuple[int, ...], space: _Space) -> tuple[Any, ...] | None:

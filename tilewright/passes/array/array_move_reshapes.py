@@ -47,12 +47,16 @@ Shape = tuple[int, ...]
 
 
 class ArrayMoveReshapesPass(msgspec.Struct, frozen=True):
+    """With `of_parts`, only reshapes of which slices or gathers take a part are hoisted, so that these bubble up."""
+
     name: ClassVar[str] = "array-move-reshapes"
+    of_parts: bool = False
 
     def apply(self, unit: Unit) -> None:
         for block in blocks_of(unit.main):
-            _sink(unit, block)
-            _hoist(unit, block)
+            if not self.of_parts:
+                _sink(unit, block)
+            _hoist(unit, block, self.of_parts)
 
 
 def _sink(unit: Unit, block: Block) -> None:
@@ -145,15 +149,26 @@ def _in_shape(op: Operation, operands: Sequence[SSAValue], shape: Shape) -> Oper
     return rebuilt(op, operands, [tensor(ArrayType(shape, array_type(op.results[0]).dtype))])
 
 
-def _hoist(unit: Unit, block: Block) -> None:
+def _hoist(unit: Unit, block: Block, of_parts: bool) -> None:
     for op in reversed(list(block.ops)):
-        if not _moves(op) or all(needs_memory(user) for user in users(op.results[0])):
+        if not _moves(op) or not (_is_taken_apart if of_parts else _is_read_by_kernels)(op.results[0]):
             continue
         tree = _hoisted(op)
         if tree:
             reason = f"{len(tree)} elementwise operations read stored arrays"
             unit.remarks.append(Remark(ArrayMoveReshapesPass.name, f"reshape at {where(op)}", "hoisted", reason))
             _hoist_past(op, tree)
+
+
+def _is_read_by_kernels(value: SSAValue) -> bool:
+    return not all(needs_memory(user) for user in users(value))
+
+
+def _is_taken_apart(value: SSAValue) -> bool:
+    """Whether slices or gathers read a value, or a transpose of it."""
+    found = users(value)
+    turned = [user for op in found if isinstance(op, array.TransposeOp) for user in users(op.results[0])]
+    return any(isinstance(op, array.SliceOp | array.GatherOp) for op in (*found, *turned))
 
 
 def _hoisted(reshape: array.ReshapeOp) -> list[Operation]:

@@ -46,19 +46,25 @@ def _gathered(gather: array.GatherOp, source: SSAValue, axes: dict[int, int]) ->
     if isinstance(owner, array.IotaOp) and owner.axis in rest:
         return _add(gather, array.IotaOp(arguments=[], axis=rank + rest.index(owner.axis), outputs=outputs))
     if isinstance(owner, array.IotaOp):
-        place = _clamped(gather, indices[list(axes.values()).index(owner.axis)], sizes[owner.axis], source)
+        index = _wide(gather, indices[list(axes.values()).index(owner.axis)], sizes[owner.axis])
+        place = _cast(gather, _clamped(gather, index, sizes[owner.axis]), source)
         return _add(gather, array.BroadcastOp(arguments=[place], axes=tuple(range(rank)), outputs=outputs))
     return _add(gather, array.GatherOp(arguments=[source, *indices], axes=tuple(axes.values()), outputs=outputs))
 
 
-def _clamped(gather: array.GatherOp, index: SSAValue, size: int, like: SSAValue) -> SSAValue:
-    """The positions that are gathered at indices, in the type of another value."""
-    shape = array_type(index).shape
+def _clamped(gather: array.GatherOp, index: SSAValue, size: int) -> SSAValue:
+    """The positions that are gathered at indices, whose type counts up to `size`."""
     for fn, bound in (("minimum", size - 1), ("maximum", 0)):
         index = _combined(gather, fn, index, _number(gather, bound, index))
-    if array_type(index).dtype == array_type(like).dtype:
-        return index
-    return _add(gather, array.CastOp(arguments=[index], outputs=[_tensor(shape, like)]))
+    return index
+
+
+def _cast(gather: array.GatherOp, value: SSAValue, like: SSAValue) -> SSAValue:
+    """A value in the element type of another one."""
+    type = array_type(value)
+    if type.dtype == array_type(like).dtype:
+        return value
+    return _add(gather, array.CastOp(arguments=[value], outputs=[_tensor(type.shape, like)]))
 
 
 def _elementwise(op: array.ArrayOp, gather: array.GatherOp) -> SSAValue:
@@ -112,20 +118,59 @@ def _concat(op: array.ConcatOp, gather: array.GatherOp) -> SSAValue | None:
 
 
 def _reshape(op: array.ReshapeOp, gather: array.GatherOp) -> SSAValue | None:
-    """Each axis that is gathered is one of the operand; the others count the same elements without them."""
+    """Each axis that is gathered is one of the operand, or counts the elements of several; the others count the same
+    elements without them."""
     (source,) = op.operands
     sizes, shape = array_type(source).shape, array_type(op.results[0]).shape
-    axes = {axis: _same_axis(sizes, math.prod(shape[:axis]), shape[axis]) for axis in gather.axes}
-    found = {axis: own for axis, own in axes.items() if own is not None}
-    if len(found) < len(axes):
+    axes = {axis: _own_axes(sizes, math.prod(shape[:axis]), shape[axis]) for axis in gather.axes}
+    if not all(axes.values()):
         return None
-    gathered = _gathered(gather, source, found)
-    return _add(gather, array.ReshapeOp(arguments=[gathered], outputs=[gather.results[0].type]))
+    if all(len(own) == 1 for own in axes.values()):
+        gathered = _gathered(gather, source, {axis: own[0] for axis, own in axes.items()})
+        return _add(gather, array.ReshapeOp(arguments=[gathered], outputs=[gather.results[0].type]))
+    if not isinstance(source.owner, array.ArrayOp) or isinstance(source.owner, array.ConstantOp):
+        return None  # memory is gathered from as the view of it that it is
+    indices: list[SSAValue] = []
+    for axis, index in zip(gather.axes, gather.operands[1:], strict=True):
+        indices += _digits(gather, index, [sizes[d] for d in axes[axis]])
+    places = tuple(d for own in axes.values() for d in own)
+    rest = [size for d, size in enumerate(sizes) if d not in places]
+    outputs = [_tensor((*array_type(indices[0]).shape, *rest), source)]
+    taken = _add(gather, array.GatherOp(arguments=[source, *indices], axes=places, outputs=outputs))
+    return _add(gather, array.ReshapeOp(arguments=[taken], outputs=[gather.results[0].type]))
 
 
-def _same_axis(sizes: Sequence[int], before: int, size: int) -> int | None:
-    """The axis of `size` that follows on `before` elements."""
-    return next((n for n, own in enumerate(sizes) if own == size != 1 and math.prod(sizes[:n]) == before), None)
+def _own_axes(sizes: Sequence[int], before: int, size: int) -> tuple[int, ...]:
+    """The axes that follow on `before` elements and have `size` together, those of size 1 left out; none where some
+    axis has elements of others too."""
+    found: list[int] = []
+    for n, own in enumerate(sizes):
+        if own != 1 and before <= math.prod(sizes[:n]) < before * size:
+            found.append(n)
+    starts = not found or math.prod(sizes[: found[0]]) == before
+    return tuple(found) if starts and math.prod(sizes[n] for n in found) == size else ()
+
+
+def _digits(gather: array.GatherOp, index: SSAValue, sizes: Sequence[int]) -> list[SSAValue]:
+    """The position along each of some axes that an index among the elements of all of them states."""
+    if len(sizes) == 1:
+        return [index]
+    index = _clamped(gather, _wide(gather, index, math.prod(sizes)), math.prod(sizes))
+    found: list[SSAValue] = []
+    for n, size in enumerate(sizes):
+        below = math.prod(sizes[n + 1 :])
+        digit = index if below == 1 else _combined(gather, "floor_divide", index, _number(gather, below, index))
+        found.append(_combined(gather, "remainder", digit, _number(gather, size, index)) if n else digit)
+    return found
+
+
+def _wide(gather: array.GatherOp, index: SSAValue, size: int) -> SSAValue:
+    """An index in a type that counts up to `size`, and below 0."""
+    dtype = array_type(index).dtype
+    if dtype.kind != "u" and dtype.highest > size:
+        return index
+    wide = ArrayType(array_type(index).shape, dtypes.i64)
+    return _add(gather, array.CastOp(arguments=[index], outputs=[tensor(wide)]))
 
 
 def _transpose(op: array.TransposeOp, gather: array.GatherOp) -> SSAValue:
@@ -175,7 +220,7 @@ def _places(op: array.PadOp, gather: array.GatherOp) -> tuple[list[SSAValue], SS
         if sizes[axis] == padded[axis]:
             indices.append(index)
             continue
-        clamped = _clamped(gather, index, padded[axis], index)
+        clamped = _clamped(gather, _wide(gather, index, padded[axis]), padded[axis])
         place = _combined(gather, "subtract", clamped, _number(gather, op.low[axis], clamped))
         indices.append(place)
         for fn, bound in (("greater_equal", 0), ("less", sizes[axis])):

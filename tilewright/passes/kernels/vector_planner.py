@@ -15,6 +15,7 @@ from tilewright.cost.vectors.split_products import split_tile
 from tilewright.cost.vectors.tiles import (
     ROWS_ALONG_DEPTH,
     along_depth_tile,
+    exchanged_tile,
     is_streamed,
     matrix_tile,
     streaming_tile,
@@ -108,6 +109,9 @@ class VectorPlanner(msgspec.Struct, frozen=True):
         turned = _turned_dim(group, space)
         if turned is not None:
             return turned_tile(space, turned, ROW_ELEMENTS, array_type(group.results[0]).dtype, self.machine)
+        exchanged = _exchanged_dim(group, space)
+        if exchanged is not None:
+            return exchanged_tile(space, exchanged, ROW_ELEMENTS, array_type(group.results[0]).dtype)
         return loop_tile(space, ROW_ELEMENTS, square=has_long_transpose(group, space))
 
     def contract(self, group: array.FusedOp, level: int = 0) -> schedules.VectorMatmul | schedules.SplitMatmul:
@@ -229,6 +233,19 @@ def _turned_dim(group: array.FusedOp, space: tuple[int, ...]) -> int | None:
     turned = {op.permutation.index(last) for op in transposes if only_transposes or not is_short_transpose(op)}
     turned -= {d for d in turned if d == last or space[d] == 1}
     return turned.pop() if len(turned) == 1 else None
+
+
+def _exchanged_dim(group: array.FusedOp, space: tuple[int, ...]) -> int | None:
+    """The dimension whose rows are neighbours in what a group transposes, where it stores other rows as neighbours."""
+    found: set[int] = set()
+    for op in group.body.block.ops:
+        if isinstance(op, array.TransposeOp):
+            last = len(op.permutation) - 1
+            if array_type(op.results[0]).shape != space or op.permutation[last] != last or last < 2:
+                return None
+            found.add(op.permutation.index(last - 1))
+    found.discard(len(space) - 2)
+    return found.pop() if len(found) == 1 and 0 not in space else None
 
 
 def _part(op: array.ArrayOp, shape: tuple[int, ...], axis: int, machine: Machine) -> tuple[int, int]:
