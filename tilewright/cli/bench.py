@@ -88,7 +88,7 @@ def bench(
     compare
         The document of an earlier run, written with `--json`.
     seconds
-        How long hunt searches; it takes some more to make what it found small.
+        How long hunt searches; it takes as long again, at most, to make what it found small.
     seed
         The random programs of hunt: others for each seed.
     corpus

@@ -76,15 +76,19 @@ class Hunt:
                 self.tell(f"{number} programs")
 
     def _slow(self, records: Sequence[tuple[Program, Record]]) -> list[Slow]:
-        """The slowest programs that are slow when they are measured again, made small."""
+        """The slowest programs that are slow when they are measured again, made small: for as long as the search took, at
+        most, after which they stay as they are, and further ones are left out."""
         found = [(program, record) for program, record in records if _ratio(record) < _SLOW]
         found.sort(key=lambda pair: _ratio(pair[1]))
         kept: dict[str, Slow] = {}
+        end = time.monotonic() + self.seconds
         with self._measurer(_AGAIN) as measurer:
             known: dict[str, Record] = {}
 
             def measured(program: Program) -> float | None:
                 text = str(program)
+                if text not in known and time.monotonic() > end:
+                    return None
                 known[text] = known.get(text) or measurer.record(program)
                 ratio = _ratio(known[text])
                 return None if math.isinf(ratio) else ratio

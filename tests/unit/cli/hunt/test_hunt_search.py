@@ -13,7 +13,7 @@ from tilewright.cli.hunt import command
 from tilewright.cli.hunt.causes import Slow, by_cause, slow_of
 from tilewright.cli.hunt.corpus import keep, programs
 from tilewright.cli.hunt.measurer import Measurer
-from tilewright.cli.hunt.program import Input, Program, Step
+from tilewright.cli.hunt.program import Input, Program, Record, Step
 from tilewright.cli.hunt.shrink import shrunk
 from tilewright.cli.hunt.worker import is_ill_conditioned
 from tilewright.errors import ArgumentError
@@ -128,3 +128,27 @@ def test_a_difference_that_peers_have_too_is_no_failure(
     ours: float | None, peers: dict[str, float | None], expected: bool
 ) -> None:
     assert is_ill_conditioned({"max_difference": ours, "peer_differences": peers}) is expected
+
+
+class _Slow:
+    """A measurer for which every program is slow."""
+
+    def __enter__(self) -> _Slow:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def record(self, program: Program) -> Record:
+        slow = {"ratio": 0.5, "ours_s": 1e-3, "best_peer": "jax", "agrees": True, "peak_fraction": 0.1, "kernels": {}}
+        return {"case": str(program), **slow}
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(60.0, [1]), (0.0, [])])
+def test_programs_are_reduced_for_as_long_as_was_searched(
+    seconds: float, steps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command.Hunt, "_measurer", lambda self, turns: _Slow())
+    hunt = command.Hunt(0, seconds, REQUEST, None, lambda text: None)
+    found = hunt._slow([(LONG, _Slow().record(LONG))])
+    assert [len(each.program.steps) for each in found] == steps
