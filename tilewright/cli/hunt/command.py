@@ -76,8 +76,8 @@ class Hunt:
                 self.tell(f"{number} programs")
 
     def _slow(self, records: Sequence[tuple[Program, Record]]) -> list[Slow]:
-        """The slowest programs that are slow when they are measured again, made small: for as long as the search took, at
-        most, after which they stay as they are, and further ones are left out."""
+        """The slowest programs that are slow when they are measured again, made small: for as long as the search took
+        at most, after which they stay as they are, and further ones are left out."""
         found = [(program, record) for program, record in records if _ratio(record) < _SLOW]
         found.sort(key=lambda pair: _ratio(pair[1]))
         kept: dict[str, Slow] = {}

@@ -104,11 +104,11 @@ def _right_choices(group: array.FusedOp, op: array.ContractOp) -> tuple[Right, .
 
 def reads_along_depth(group: array.FusedOp, op: array.ContractOp) -> bool:
     """Whether both operands are arrays that are contiguous along the depth, the right one known at run time only and of
-    the type that the matmul is computed in: a matmul of few rows reads it in place."""
+    a type that is loaded as the one that the matmul is computed in: a matmul of few rows reads it in place."""
     right = untransposed(op.operands[1])
     if not isinstance(right, BlockArgument) or op.precision is not None or not op.left_contract:
         return False
-    if array_type(right).dtype != array_type(op.results[0]).dtype.compute:
+    if array_type(right).dtype.compute != array_type(op.results[0]).dtype.compute:
         return False
     is_constant = isinstance(group.operands[right.index].owner, array.ConstantOp)
     inside = _lies_along(op.operands[0], op.left_contract[-1]) and _lies_along(op.operands[1], op.right_contract[-1])

@@ -305,12 +305,12 @@ def _in_words(map: AffineMap, depth_dim: int, group: int) -> AffineMap:
 
 
 def _reads_along_depth(dot: scheduled.DotOp, depth_dim: int) -> bool:
-    """Whether a matmul has few rows and operands with the depth inside, the right one of the type that it is computed
-    in."""
+    """Whether a matmul has few rows and operands with the depth inside, the right one of a type that is loaded as the
+    one that it is computed in."""
     right = tile.ref_type(dot.right)
-    same_type = right.dtype == tile.ref_type(dot.accumulator).dtype
+    converts = right.dtype.compute == tile.ref_type(dot.accumulator).dtype
     inside = any(e == AffineExpr.dimension(1) for e in dot.left_map.results[-1].dfs())
-    return inside and depth_dim == len(right.shape) - 1 and same_type and _rows(dot) <= ROWS_ALONG_DEPTH
+    return inside and depth_dim == len(right.shape) - 1 and converts and _rows(dot) <= ROWS_ALONG_DEPTH
 
 
 def _rows(dot: scheduled.DotOp) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from tilewright.dialects import scheduled, tile
+from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.passes.affine_access import Index, address_terms, linear_form
 from tilewright.targets.cpu.context import FunctionContext
@@ -27,7 +28,7 @@ from tilewright.targets.cpu.loops import (
     static,
 )
 from tilewright.targets.cpu.masked_memory import masked_load, masked_store
-from tilewright.targets.llvm.conversions import register_form
+from tilewright.targets.llvm.conversions import load_form, register_form, widen
 from tilewright.targets.llvm.values import Builder, Value, intrinsic, shuffle, splat
 
 MOST_ROWS = 4
@@ -72,6 +73,7 @@ class _RowDot:
         self.shape = ir.VectorType(register_form(self.type.dtype), self.lanes)
         self.accumulate = bool(op.accumulate)
         self.left, self.right = left_of(context, op), _right(context, op)
+        self.left_dtype, self.right_dtype = (tile.ref_type(ref).dtype for ref in (op.left, op.right))
         if self.left.depth_stride > 1:
             raise CompilerBug("the left operand of a row-wise matmul is not contiguous along the depth")
         self.acc = accumulator_of(context, op)
@@ -117,15 +119,16 @@ class _RowDot:
 
     def _emit_columns(self, row: Value, rows: int, column: Value, width: int, present: Value | None) -> None:
         """A block of the result, of which only `present` columns exist if that is given: the last stands for others."""
-        builder, item = self.builder, self.type.dtype.itemsize
+        builder = self.builder
         columns: list[Value] = []
         for n in range(width):
             number: Value = i64(n)
             if present is not None:
                 number = minimum(builder, number, builder.sub(present, i64(1)))
             start = multiply(builder, add(builder, column, number), self.right.column_stride)
-            columns.append(offset_pointer(builder, self.right.pointer, start, item))
+            columns.append(offset_pointer(builder, self.right.pointer, start, self.right_dtype.itemsize))
         starts = [multiply(builder, add(builder, row, i64(n)), self.left.row_stride) for n in range(rows)]
+        item = self.left_dtype.itemsize
         totals = self._sums([offset_pointer(builder, self.left.pointer, start, item) for start in starts], columns)
         for n in range(rows):
             part = self._lanes(totals, n * width, width)
@@ -174,18 +177,18 @@ class _RowDot:
         mask: Value | None,
     ) -> None:
         """Add what one vector along the depth gives."""
-        left = [self._load(row, position, mask) for row in rows]
-        right = [self._load(column, position, mask) for column in columns]
+        left = [self._load(row, position, mask, self.left_dtype) for row in rows]
+        right = [self._load(column, position, mask, self.right_dtype) for column in columns]
         for x, row in zip(left, slots, strict=True):
             for y, slot in zip(right, row, strict=True):
                 self.builder.store(self._multiply_add(x, y, self.builder.load(slot, typ=self.shape)), slot)
 
-    def _load(self, pointer: Value, position: Value, mask: Value | None) -> Value:
-        item = self.type.dtype.itemsize
+    def _load(self, pointer: Value, position: Value, mask: Value | None, dtype: DType) -> Value:
+        item, shape = dtype.itemsize, load_form(dtype, self.lanes)
         at = offset_pointer(self.builder, pointer, position, item)
         if mask is None:
-            return self.builder.load(at, align=item, typ=self.shape)
-        return masked_load(self.builder, at, mask, self.shape, item)
+            return widen(self.builder, self.builder.load(at, align=item, typ=shape), dtype)
+        return widen(self.builder, masked_load(self.builder, at, mask, shape, item), dtype)
 
     def _multiply_add(self, x: Value, y: Value, total: Value) -> Value:
         if self.type.dtype.is_float:
