@@ -1,7 +1,8 @@
-"""Products of few rows with an operand that lies with the depth inside: it is read as it lies, and right."""
+"""Matmuls of few rows whose right operand is read in place: along the depth, or 16-bit floats by long rows."""
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -24,6 +25,35 @@ def test_few_rows(rows: int, dtype: str) -> None:
         expected = x.astype(np.float64) @ w.T.astype(np.float64)
         error = 1e-6 * depth if dtype == "float32" else 1e-12 * depth
         np.testing.assert_allclose(product(x, w), expected, rtol=1e-5, atol=16 * error)
+
+
+@tw.jit(target="cpu")
+def by_columns(x, w):
+    return x @ w
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4])
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_few_rows_of_narrow_floats(batch: tuple[int, ...], rows: int, dtype: type) -> None:
+    generator = np.random.default_rng(rows)
+    for columns, depth in sampled(((1, 7), (15, 33), (512, 64), (513, 17), (777, 300), (600, 1), (1024, 999)), 3, rows):
+        x, w = (((generator.random((*batch, *each)) - 0.5).astype(dtype)) for each in ((rows, depth), (depth, columns)))
+        expected = x.astype(np.float64) @ w.astype(np.float64)
+        turned = np.ascontiguousarray(np.swapaxes(w, -1, -2))
+        products = by_columns(x, w), tw.jit(lambda x, w: x @ tw.matrix_transpose(w), target="cpu")(x, turned)
+        # Sums are of f32, and rounded once.
+        for found in products:
+            error = 2e-6 * depth + float(ml_dtypes.finfo(dtype).eps) * np.abs(expected)
+            assert (np.abs(found.astype(np.float64) - expected) <= error).all()
+
+
+def test_narrow_operands_are_not_copied() -> None:
+    x, w = np.zeros((3, 640), ml_dtypes.bfloat16), np.zeros((640, 640), ml_dtypes.bfloat16)
+    for function in (product, by_columns):
+        text = function.lower(x, w).compile().ir("scheduled")
+        assert "scheduled.barrier" not in text
+        assert "tensor<640x640xf32>" not in text
 
 
 def test_an_accumulator_is_added_to() -> None:

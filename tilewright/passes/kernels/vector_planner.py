@@ -50,7 +50,7 @@ from tilewright.passes.kernels.vector_products import (
     matrix_atom_for,
     product_of,
     reads_along_depth,
-    reads_array,
+    reads_columns,
     vector_matmul,
 )
 
@@ -123,7 +123,7 @@ class VectorPlanner(msgspec.Struct, frozen=True):
         if atom is not None:
             tile = matrix_tile(last_rows, last_columns, last_depth, atom, self.machine, share)
             return vector_matmul(op, tile)
-        if is_streamed(last_rows, last_columns, result.dtype) and reads_array(group, op):
+        if is_streamed(last_rows, last_columns, result.dtype) and reads_columns(group, op):
             tile = streaming_tile(last_rows, last_columns, last_depth, result.dtype, self.machine, share)
             return vector_matmul(op, tile)
         if last_rows <= ROWS_ALONG_DEPTH and reads_along_depth(group, op):

@@ -133,11 +133,18 @@ def _lies_along(value: SSAValue, dim: int) -> bool:
 def reads_array(group: array.FusedOp, op: array.ContractOp) -> bool:
     """Whether the right operand is an array known at run time only, its columns side by side, of the type that the
     matmul is computed in: it is read in place."""
+    is_wide = array_type(op.operands[1]).dtype == array_type(op.results[0]).dtype.compute
+    return is_wide and reads_columns(group, op)
+
+
+def reads_columns(group: array.FusedOp, op: array.ContractOp) -> bool:
+    """Whether the right operand is an array known at run time only, its columns side by side, of a type that is loaded
+    as the one that the matmul is computed in: a matmul of few rows reads it in place."""
     right = op.operands[1]
     type = array_type(right)
     if not isinstance(right, BlockArgument) or op.precision is not None:
         return False
-    if type.dtype != array_type(op.results[0]).dtype.compute:
+    if type.dtype.compute != array_type(op.results[0]).dtype.compute:
         return False
     summed = op.right_contract
     return type.rank - 1 not in summed and not isinstance(group.operands[right.index].owner, array.ConstantOp)

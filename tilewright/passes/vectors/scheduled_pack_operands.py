@@ -80,7 +80,7 @@ from tilewright import dtypes, ops
 from tilewright.cost.tiles import MatmulTile
 from tilewright.cost.vectors.products import Product, Right, best_right
 from tilewright.cost.vectors.register_blocks import RegisterBlock
-from tilewright.cost.vectors.tiles import ROWS_ALONG_DEPTH
+from tilewright.cost.vectors.tiles import ROWS_ALONG_DEPTH, is_streamed
 from tilewright.dialects import array, scheduled, tile
 from tilewright.dialects.base import array_type, tensor
 from tilewright.dialects.rewriting import erase, insert_before
@@ -149,6 +149,8 @@ def _pack(
     layout = panel_layout(shape, depth_dim, column_dim, width)
     constants = _constant_operands(source, calls)
     if constants is None and _reads_along_depth(dot, depth_dim):
+        return
+    if constants is None and _reads_narrow_columns(dot, column_dim):
         return
     contiguous = column_dim == len(shape) - 1 and tile.ref_type(source).dtype == dtype
     place = _place(unit, dot, shape, depth_dim) if contiguous else Right.TOGETHER
@@ -311,6 +313,14 @@ def _reads_along_depth(dot: scheduled.DotOp, depth_dim: int) -> bool:
     converts = right.dtype.compute == tile.ref_type(dot.accumulator).dtype
     inside = any(e == AffineExpr.dimension(1) for e in dot.left_map.results[-1].dfs())
     return inside and depth_dim == len(right.shape) - 1 and converts and _rows(dot) <= ROWS_ALONG_DEPTH
+
+
+def _reads_narrow_columns(dot: scheduled.DotOp, column_dim: int) -> bool:
+    """Whether a matmul of few rows reads a right operand by long rows, of a narrower type than it is computed in."""
+    right, dtype = tile.ref_type(dot.right), tile.ref_type(dot.accumulator).dtype
+    by_columns = column_dim == len(right.shape) - 1 and not dot.is_split
+    is_narrow = right.dtype != dtype == right.dtype.compute == tile.ref_type(dot.left).dtype
+    return by_columns and is_narrow and is_streamed(_rows(dot), right.shape[-1], dtype)
 
 
 def _rows(dot: scheduled.DotOp) -> int:

@@ -110,8 +110,9 @@ def _emit_tiles(context: FunctionContext, op: scheduled.DotOp, instruction: Matr
 class _Product:
     def __init__(self, context: FunctionContext, op: scheduled.DotOp) -> None:
         self.context, self.op = context, op
-        if len({tile.ref_type(ref).dtype for ref in (op.left, op.right, op.accumulator)}) > 1:
-            raise CompilerBug("the operands of a matmul do not have the accumulator's type")
+        left, self.right_dtype, accumulator = (tile.ref_type(ref).dtype for ref in (op.left, op.right, op.accumulator))
+        if not left == self.right_dtype.compute == accumulator:
+            raise CompilerBug("the operands of a matmul are not computed in the accumulator's type")
         self.builder: Builder = context.builder
         self.type = tile.ref_type(op.accumulator)
         self.lanes = context.machine.lanes(self.type.dtype)
@@ -155,7 +156,7 @@ class _Product:
 
     def _emit_panel(self, panel: Value, present: int) -> None:
         """All blocks of rows against one panel, of which `present` columns exist."""
-        right, item = self.right, self.type.dtype.itemsize
+        right, item = self.right, self.right_dtype.itemsize
         start = offset_pointer(self.builder, right.pointer, multiply(self.builder, panel, right.panel_stride), item)
         following = offset_pointer(self.builder, start, i64(right.panel_stride), item)
         lies = _Panel(panel, present, Walk(start, right.depth_stride), following)
@@ -208,7 +209,8 @@ class _Product:
         c = offset_pointer(builder, self.acc.pointer, start, item)
         ahead = self._ahead(panel.following, block)
         room = panel.present if self.acc.rows is not None else width
-        kernel = MicroKernel(builder, self.type.dtype, height, room, panel.present, self.lanes, ahead, panel.kept)
+        types = self.type.dtype, self.right_dtype
+        kernel = MicroKernel(builder, *types, height, room, panel.present, self.lanes, ahead, panel.kept)
         kernel.emit(
             Walk(a, left.depth_stride, left.row_stride),
             panel.walk,

@@ -19,7 +19,7 @@ from tilewright.targets.cpu.loops import (
     static,
 )
 from tilewright.targets.cpu.masked_memory import masked_load, masked_store
-from tilewright.targets.llvm.conversions import register_form
+from tilewright.targets.llvm.conversions import load_form, register_form, widen
 from tilewright.targets.llvm.values import Builder, Value, intrinsic, splat
 
 DEPTH_UNROLL = 4
@@ -47,11 +47,12 @@ class Ahead:
 @dataclass(frozen=True)
 class MicroKernel:
     """`rows` x `columns` accumulators, of which the last vector is partly written if `columns` is no multiple of the
-    vector width; of the right operand only `present` columns may be read, and the others are zeros. Its elements are
-    also written to the panel `kept`, if there is one."""
+    vector width; of the right operand, of `right_dtype`, only `present` columns may be read, and the others are zeros.
+    Its elements are also written to the panel `kept`, if there is one."""
 
     builder: Builder
     dtype: DType
+    right_dtype: DType
     rows: int
     columns: int
     present: int
@@ -102,8 +103,8 @@ class MicroKernel:
     def _sum(self, x: Value, y: Value) -> Value:
         return self.builder.fadd(x, y) if self.dtype.is_float else self.builder.add(x, y)
 
-    def _at(self, base: Value, elements: int) -> Value:
-        return offset_pointer(self.builder, base, i64(elements), self.dtype.itemsize)
+    def _at(self, base: Value, elements: int, dtype: DType | None = None) -> Value:
+        return offset_pointer(self.builder, base, i64(elements), (dtype or self.dtype).itemsize)
 
     def _depth_loop(
         self, left: Walk, right: Walk, start: Value, end: Value, step: int, totals: list[Value]
@@ -127,13 +128,13 @@ class MicroKernel:
             phi = builder.phi(self._shape)
             phi.add_incoming(total, before)
             running.append(phi)
-        a, b = self._step_of(left, index), self._step_of(right, index)
-        panel = None if self.kept is None else self._step_of(self.kept, index)
+        a, b = self._step_of(left, index, self.dtype), self._step_of(right, index, self.right_dtype)
+        panel = None if self.kept is None else self._step_of(self.kept, index, self.dtype)
         if step == DEPTH_UNROLL and self.ahead is not None:
             self._prefetch(self.ahead, index)
         updated: list[Value] = list(running)
         for position in range(step):
-            columns = self._columns(self._at(b, position * right.depth_stride))
+            columns = self._columns(self._at(b, position * right.depth_stride, self.right_dtype))
             if self.kept is not None and panel is not None:
                 self._keep(columns, self._at(panel, position * self.kept.depth_stride))
             updated = self._rank_one(self._at(a, position * left.depth_stride), left.row_stride, columns, updated)
@@ -160,10 +161,10 @@ class MicroKernel:
         for pointer in ahead.pointers:
             prefetch(self.builder, offset_pointer(self.builder, pointer, offset, 1))
 
-    def _step_of(self, operand: Walk, index: Value) -> Value:
+    def _step_of(self, operand: Walk, index: Value, dtype: DType) -> Value:
         """The address of an operand at a step of the depth. All that a trip reads is at constant distances."""
         offset = multiply(self.builder, index, operand.depth_stride)
-        return opaque(self.builder, offset_pointer(self.builder, operand.pointer, offset, self.dtype.itemsize))
+        return opaque(self.builder, offset_pointer(self.builder, operand.pointer, offset, dtype.itemsize))
 
     def _keep(self, columns: list[Value], panel: Value) -> None:
         """Write the columns of one step of the depth to the panel."""
@@ -185,10 +186,13 @@ class MicroKernel:
 
     def _column_vector(self, b: Value, first: int) -> Value:
         """A vector of the right operand, zeros where it has no columns."""
-        pointer = self._at(b, first)
+        dtype = self.right_dtype
+        pointer, shape = self._at(b, first, dtype), load_form(dtype, self.lanes)
         if first + self.lanes <= self.present:
-            return self.builder.load(pointer, align=self.dtype.itemsize, typ=self._shape)
-        return masked_load(self.builder, pointer, self._mask(self.present - first), self._shape, self.dtype.itemsize)
+            loaded = self.builder.load(pointer, align=dtype.itemsize, typ=shape)
+        else:
+            loaded = masked_load(self.builder, pointer, self._mask(self.present - first), shape, dtype.itemsize)
+        return widen(self.builder, loaded, dtype)
 
     def _multiply_add(self, x: Value, y: Value, total: Value) -> Value:
         if self.dtype.is_float:
