@@ -35,6 +35,8 @@ _SLOW = (
     "test_arrays_of_other_libraries",
     "unit/runtime/test_runtime_pool.py",
     "unit/test_compile_cache.py",
+    "test_the_program_is_the_same_however_it_is_lowered",
+    "passes/test_few_layers.py::test_random_layers",
     "passes/array/test_array_convolve_by_products.py",
     "passes/array/test_array_order_operands.py",
     "passes/array/test_array_split_k.py",

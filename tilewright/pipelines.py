@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -277,6 +278,29 @@ def _phases(model: Model, scheduled: bool) -> Sequence[tuple[str, Sequence[Pass]
     return (to_tile, ("scheduled", SCHEDULING[model]())) if scheduled else (to_tile,)
 
 
+def _lower(passes: Sequence[Pass], unit: Unit, runs: int = 2) -> None:
+    """Lower a program; of its longest runs of equal layers a few layers each, which stand for all."""
+    from tilewright.passes.few_layers import lower_few_layers
+
+    if not runs or not lower_few_layers(unit, partial(_lower, passes, runs=runs - 1)):
+        _apply(passes, unit)
+
+
+def _apply(passes: Sequence[Pass], unit: Unit) -> None:
+    from tilewright import events
+    from tilewright.options import current
+    from tilewright.passes.legality import verify_module
+
+    for each in passes:
+        start = time.perf_counter()
+        each.apply(unit)
+        seconds = time.perf_counter() - start
+        if current().verify > 1:
+            verify_module(unit, f"the pass `{each.name}`")
+        if events.listening(6):
+            events.emit("compile.pass", level=6, name=each.name, seconds=seconds, text=str(unit.module))
+
+
 def _run_passes(unit: Unit, keep_stages: bool, scheduled: bool) -> dict[str, str]:
     from tilewright import events
     from tilewright.options import current
@@ -295,14 +319,10 @@ def _run_passes(unit: Unit, keep_stages: bool, scheduled: bool) -> dict[str, str
 
     border("array")
     for phase, passes in _phases(unit.machine.model, scheduled):
-        for each in passes:
-            start = time.perf_counter()
-            each.apply(unit)
-            seconds = time.perf_counter() - start
-            if verify > 1:
-                verify_module(unit, f"the pass `{each.name}`")
-            if events.listening(6):
-                events.emit("compile.pass", level=6, name=each.name, seconds=seconds, text=str(unit.module))
+        if phase == "tile":
+            _lower(passes, unit)
+        else:
+            _apply(passes, unit)
         if verify:
             verify_module(unit, f"the {phase} phase")
             check_phase(unit, phase)

@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tests.effort import calls_of
-from tilewright.targets.cpu.machine_code import effort_of
+from tilewright.targets.cpu.machine_code import MANY_LAUNCHES, effort_of
 
 Arrays = tuple[np.ndarray[Any, Any], ...]
 TARGET = "cpu:x86-64-v3"
@@ -44,11 +44,11 @@ def test_equal_layers_take_effort_in_proportion() -> None:
     assert many < 6.2 * few
 
 
-def test_many_launches_are_compiled_without_optimisation() -> None:
+def test_many_launches_are_a_loop_over_a_table() -> None:
     x = np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8)
     few, many = (layers_of(count) for count in (20, 60))
-    assert effort_of(compiled(few, x).ir("llvm")) == 2
-    assert effort_of(compiled(many, x).ir("llvm")) == 0
+    assert compiled(few, x).ir("llvm").count('call void @"tw_kernel.') >= 20
+    assert compiled(many, x).ir("llvm").count('call void @"tw_kernel.') == 0
     expected = x.astype(np.float64)
     for n in range(60):
         shares = np.exp(expected - expected.max(-1, keepdims=True))
@@ -56,6 +56,11 @@ def test_many_launches_are_compiled_without_optimisation() -> None:
         expected = expected + np.tanh(shares @ np.full((8, 8), 1 / (n + 1)))
     with tw.options(cache=False):
         np.testing.assert_allclose(tw.jit(many)(x), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("launches", "effort"), [(MANY_LAUNCHES - 1, 2), (MANY_LAUNCHES, 0)])
+def test_many_launches_in_one_block_are_compiled_without_optimisation(launches: int, effort: int) -> None:
+    assert effort_of('  call void @"tw_kernel.0"(ptr %table)\n' * launches) == effort
 
 
 def moving_addresses(block: str) -> list[str]:

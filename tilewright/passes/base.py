@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -34,6 +34,13 @@ class Remark(msgspec.Struct, frozen=True):
         return f"{self.pass_name}: {self.subject}: {self.decision} ({self.reason})"
 
 
+class Origin(msgspec.Struct, frozen=True):
+    """Captured arrays, or arrays of one number, that an array was computed from at compile time, and how."""
+
+    compute: Callable[[Sequence[np.ndarray[Any, Any]]], np.ndarray[Any, Any]]
+    operands: tuple[str | np.ndarray[Any, Any], ...]
+
+
 @dataclass
 class Unit:
     """A program being compiled. `schedules` has those of its kernels by the name that they were lowered under: versions
@@ -51,6 +58,7 @@ class Unit:
     seconds: dict[str, dict[str, float]] = field(default_factory=dict)  # spent on each kernel, by step
     fallbacks: Fallbacks = field(default_factory=Fallbacks)
     schedules: dict[str, Schedule] = field(default_factory=dict[str, Schedule])
+    origins: dict[str, Origin] = field(default_factory=dict[str, Origin])  # of constants computed at compile time
     requested: RequestedSchedules = field(default_factory=RequestedSchedules)
     _kernels: dict[str, tile.KernelOp] = field(default_factory=dict[str, tile.KernelOp], repr=False)  # by name
 

@@ -80,7 +80,8 @@ class _Writer:
     plan: MemoryPlan
     kernels: Sequence[str]
     library: LibraryKernels
-    constants: list[str] = field(default_factory=list[str])
+    constants: dict[str, int] = field(default_factory=dict[str, int])
+    """The numbers of the constants that something reads."""
     slots: dict[int, Slot] = field(default_factory=dict[int, Slot])
     """Slots by their offsets; arrays at one offset share a slot."""
 
@@ -89,6 +90,7 @@ class _Writer:
         last = block.last_op
         self.inputs = len(block.args)
         self.outputs = len(last.operands) if isinstance(last, ReturnOp) else 0
+        self.kernel_numbers = {name: n for n, name in enumerate(self.kernels)}
         self._list_constants(block)
         self._list_slots()
         self.first_slot = self.inputs + self.outputs + len(self.constants)
@@ -112,7 +114,7 @@ class _Writer:
             if users and not op.resource:
                 raise self._unsupported(op, "a constant that no kernel computes")
             if users:
-                self.constants.append(op.resource)
+                self.constants[op.resource] = len(self.constants)
 
     def _list_slots(self) -> None:
         """One for each offset, as large as the largest buffer there."""
@@ -138,7 +140,7 @@ class _Writer:
         if place.kind == OUTPUT:
             return self.inputs + place.index
         if place.kind == CONSTANT:
-            return self.inputs + self.outputs + self.constants.index(place.constant)
+            return self.inputs + self.outputs + self.constants[place.constant]
         return self.slot_numbers[place.index]
 
     def _share_memory(self, source: SSAValue, target: SSAValue) -> bool:
@@ -162,7 +164,7 @@ class _Writer:
                 steps += self._call(op)
             elif isinstance(op, array.LibraryCallOp):
                 buffers = tuple(self._number(value) for value in (*op.operands, *op.results))
-                steps.append(Launch(self.kernels.index(self.library[op]), buffers))
+                steps.append(Launch(self.kernel_numbers[self.library[op]], buffers))
             elif isinstance(op, array.WhileOp):
                 steps += self._while(op)
             elif isinstance(op, array.IfOp):
@@ -184,8 +186,8 @@ class _Writer:
             buffers.append(self._number(output))
             if effect == tile.INOUT:
                 steps += self._assigned(next(inputs), output)
-        if name in self.kernels:
-            steps.append(Launch(self.kernels.index(name), tuple(buffers)))
+        if name in self.kernel_numbers:
+            steps.append(Launch(self.kernel_numbers[name], tuple(buffers)))
         return steps
 
     def _while(self, op: array.WhileOp) -> list[Step]:

@@ -47,7 +47,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -58,7 +58,7 @@ from tilewright.dialects import array
 from tilewright.dialects.base import array_type, tensor
 from tilewright.dialects.rewriting import erase
 from tilewright.machines.machine import Machine
-from tilewright.passes.array.array_simplify import captured, constant_value
+from tilewright.passes.array.array_simplify import computed
 from tilewright.passes.array.fusion import is_splat, make_group
 from tilewright.passes.array.position_rows import PositionRows
 from tilewright.passes.base import Remark, Unit, blocks_of, microseconds, where
@@ -143,10 +143,16 @@ class _Writer(msgspec.Struct):
         missing = [n * m - w for n, m, w in zip(rows.window, rows.merge, rows.weights.shape[2:], strict=True)]
         high = (0, rows.depth - rows.weights.shape[1], *missing)
         if isinstance(weights.owner, array.ConstantOp):
-            known = np.pad(constant_value(self.unit, weights), [(0, n) for n in high])
+            padding = [(0, n) for n in high]
             split = [each for pair in zip(rows.window, rows.merge, strict=True) for each in pair]
-            known = known.reshape(*known.shape[:2], *split).transpose(self._order())
-            return captured(self.unit, self.op, np.ascontiguousarray(known).reshape(shape))
+            order = self._order()
+
+            def compute(known: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+                padded = np.pad(known[0], padding)
+                ordered = padded.reshape(*padded.shape[:2], *split).transpose(order)
+                return np.ascontiguousarray(ordered).reshape(shape)
+
+            return computed(self.unit, self.op, [weights], compute)
         value = self._channels_last(self._padded(weights, (0,) * len(high), high), rows.window)
         return self._reshaped(value, shape)
 

@@ -49,7 +49,7 @@ from tilewright.cost.vectors.convolutions import Convolution
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, tensor
 from tilewright.dtypes import DType
-from tilewright.passes.array.array_simplify import captured, constant_value, drop_unused
+from tilewright.passes.array.array_simplify import computed, drop_unused
 from tilewright.passes.array.convolve_channels_first import ChannelsFirstWriter
 from tilewright.passes.array.fusion import users
 from tilewright.passes.array.permuted_values import PermutedValues
@@ -196,8 +196,12 @@ class _Writer(msgspec.Struct):
         """The weights, with dims of `split` sizes, in another order and shape; known ones are laid out now."""
         weights = self.op.operands[1]
         if isinstance(weights.owner, array.ConstantOp):
-            known = constant_value(self.unit, weights).reshape(split).transpose(permutation)
-            return captured(self.unit, self.op, np.ascontiguousarray(known).reshape(shape))
+            return computed(
+                self.unit,
+                self.op,
+                [weights],
+                lambda known: np.ascontiguousarray(known[0].reshape(split).transpose(permutation)).reshape(shape),
+            )
         value = self._add(array.TransposeOp(arguments=[self._reshaped(weights, split)], permutation=tuple(permutation)))
         return self._reshaped(value, shape)
 

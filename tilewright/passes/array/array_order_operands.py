@@ -51,7 +51,7 @@ from tilewright.dialects.base import array_type, tensor
 from tilewright.dialects.rewriting import insert_like
 from tilewright.dtypes import tf32
 from tilewright.machines.machine import Machine
-from tilewright.passes.array.array_simplify import captured, constant_value
+from tilewright.passes.array.array_simplify import computed
 from tilewright.passes.array.fusion import inline_closure, is_inline, make_group
 from tilewright.passes.base import Remark, Unit, blocks_of, microseconds, where
 from tilewright.passes.kernels.contract_facts import untransposed
@@ -156,8 +156,10 @@ def _lay_out(unit: Unit, block: Block, op: array.ContractOp, operand: int, depth
     order = (*(other for other in range(rank) if other != dim), dim)
     back = tuple(order.index(other) for other in range(rank))
     if isinstance(value.owner, array.ConstantOp):
-        known = np.pad(constant_value(unit, value).transpose(order), [(0, 0)] * (rank - 1) + [(0, missing)])
-        rows = captured(unit, op, np.ascontiguousarray(known))
+        padding = [*[(0, 0)] * (rank - 1), (0, missing)]
+        rows = computed(
+            unit, op, [value], lambda known: np.ascontiguousarray(np.pad(known[0].transpose(order), padding))
+        )
         op.operands[operand] = _transposed(op, rows, back)
         return
     rows = _padded(op, _transposed(op, value, order), missing)

@@ -35,7 +35,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
-from tilewright.passes.array.array_simplify import captured, constant_value
+from tilewright.passes.array.array_simplify import computed
 from tilewright.passes.array.fusion import inline_closure, is_splat, make_group
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.passes.kernels.warp_products import is_multiplied_by_warps
@@ -68,8 +68,8 @@ def _reorder(unit: Unit, block: Block, op: array.ConvolveOp) -> None:
     rank = array_type(weights).rank
     to_rows, back = (*range(2, rank), 0, 1), (rank - 2, rank - 1, *range(rank - 2))
     if isinstance(weights.owner, array.ConstantOp):
-        value = constant_value(unit, weights).transpose(to_rows)
-        op.operands[1] = _transposed(block, op, captured(unit, op, np.ascontiguousarray(value)), back)
+        rows = computed(unit, op, [weights], lambda known: np.ascontiguousarray(known[0].transpose(to_rows)))
+        op.operands[1] = _transposed(block, op, rows, back)
         return
     rows = _transposed(block, op, weights, to_rows)
     op.operands[1] = _transposed(block, op, rows, back)

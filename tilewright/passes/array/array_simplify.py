@@ -38,9 +38,11 @@ from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import erase, insert_like
 from tilewright.errors import CompilerBug, LinearAlgebraError
 from tilewright.passes.array.fusion import is_splat
-from tilewright.passes.base import Unit, blocks_of
+from tilewright.passes.base import Origin, Unit, blocks_of
 from tilewright.primitives import ArrayType
 from tilewright.semantics.array import apply as evaluate
+
+Tensor = np.ndarray[Any, Any]
 
 ROUNDS = 4
 # Captured arrays up to this size are computed with at compile time; index maps of them only while they stay small.
@@ -165,12 +167,21 @@ def _fold(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
     size = sum(array_type(r).nbytes for r in op.results)
     if size > (FOLDED_VIEW_BYTES if isinstance(op, _VIEWS) else FOLDED_BYTES):
         return None
-    operands = [constant_value(unit, o) for o in op.operands]
     try:
-        results = evaluate(op.primitive, operands, op.attributes_of())
+        return [computed(unit, op, op.operands, _result_of(op, n)) for n in range(len(op.results))]
     except LinearAlgebraError:
         return None  # the program fails where it comes to the call
-    return [captured(unit, op, np.ascontiguousarray(r).reshape(r.shape)) for r in results]
+
+
+def _result_of(op: array.ArrayOp, index: int) -> Callable[[Sequence[Tensor]], Tensor]:
+    """The definition of a result of an operation."""
+    primitive, attributes = op.primitive, op.attributes_of()
+
+    def compute(operands: Sequence[Tensor]) -> Tensor:
+        result = evaluate(primitive, operands, attributes)[index]
+        return np.ascontiguousarray(result).reshape(result.shape)
+
+    return compute
 
 
 def _fold_splats(op: array.ArrayOp) -> Sequence[SSAValue] | None:
@@ -186,7 +197,7 @@ def _fold_splats(op: array.ArrayOp) -> Sequence[SSAValue] | None:
     return None
 
 
-def constant_value(unit: Unit, value: SSAValue) -> np.ndarray[Any, Any]:
+def constant_value(unit: Unit, value: SSAValue) -> Tensor:
     """The array that a constant stands for."""
     op = value.owner
     type = array_type(value)
@@ -195,13 +206,28 @@ def constant_value(unit: Unit, value: SSAValue) -> np.ndarray[Any, Any]:
     return np.full(type.shape, _splat_value(value), type.dtype.numpy)
 
 
-def captured(unit: Unit, op: array.ArrayOp, value: np.ndarray[Any, Any]) -> SSAValue:
-    """An array known at compile time as a constant before `op`."""
+def _constant(value: SSAValue) -> str | Tensor:
+    """The name of a captured array; of a splat its elements, which take no memory."""
+    op, type = value.owner, array_type(value)
+    if isinstance(op, array.ConstantOp) and op.resource:
+        return op.resource
+    return np.broadcast_to(np.asarray(_splat_value(value), type.dtype.numpy), type.shape)
+
+
+def computed(
+    unit: Unit,
+    op: array.ArrayOp,
+    operands: Sequence[SSAValue],
+    compute: Callable[[Sequence[Tensor]], Tensor],
+) -> SSAValue:
+    """An array computed from constants at compile time as a constant before `op`."""
+    value = compute([constant_value(unit, operand) for operand in operands])
     type = ArrayType(value.shape, dtypes.from_numpy(value.dtype))
     if value.size == 1:
         return _splat(op, type, value.reshape(-1)[0].item())
     name = digest_array(value)
     unit.constants.setdefault(name, value)
+    unit.origins.setdefault(name, Origin(compute, tuple(map(_constant, operands))))
     return _insert(op, array.ConstantOp(value=0, resource=name, outputs=[tensor(type)]))
 
 

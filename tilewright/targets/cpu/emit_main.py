@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -22,7 +23,9 @@ from tilewright.runtime.host_program import Copy, HostProgram, If, Launch, Step,
 from tilewright.runtime.manifest import Message
 from tilewright.targets.cpu.clocks import COUNTS, Clocks
 from tilewright.targets.cpu.copies import copy_chunks, copy_region, emit_copy
+from tilewright.targets.cpu.launch_tables import TableLaunch, launch_from_table
 from tilewright.targets.cpu.loops import I8, I32, POINTER, i64, loop, offset_pointer
+from tilewright.targets.cpu.machine_code import MANY_LAUNCHES
 from tilewright.targets.cpu.regions import MAIN
 from tilewright.targets.cpu.regions import Callable as PoolCallable
 from tilewright.targets.llvm.values import Builder, Value, builder_of
@@ -107,6 +110,14 @@ class _Printer:
         self.messages: dict[str, Message] = {}
 
     def print(self, steps: Sequence[Step]) -> None:
+        for is_plain, group in groupby(steps, self._is_plain_launch):
+            run = list(group)
+            if is_plain and len(run) >= MANY_LAUNCHES:
+                self._launch_from_table([step for step in run if isinstance(step, Launch)])
+            else:
+                self._print_each(run)
+
+    def _print_each(self, steps: Sequence[Step]) -> None:
         for step in steps:
             match step:
                 case Launch():
@@ -149,12 +160,33 @@ class _Printer:
     def _launch(self, step: Launch) -> None:
         name = self.program.kernels[step.kernel]
         entries = [self._pointer(number) for number in step.buffers]
-        scratch_bytes: Any = i64(self.memory.worker_bytes)
-        table = self._table([*entries, self.shared, self.scratch, scratch_bytes.inttoptr(POINTER)])
+        table = self._table([*entries, *self._memory_entries()])
         with self.counted(name):
             self.builder.call(self.kernels[name], [table, self.parallel, self.threads])
         if name in self.must_succeed:
             self._leave_if_failed(self.must_succeed[name], step.buffers[-1])
+
+    def _is_plain_launch(self, step: Step) -> bool:
+        """Whether a step is a launch and nothing else, and the program has a buffer outside its arena."""
+        if not isinstance(step, Launch) or self.clocks is not None or not self.program.first_slot:
+            return False
+        return self.program.kernels[step.kernel] not in self.must_succeed
+
+    def _launch_from_table(self, steps: Sequence[Launch]) -> None:
+        functions = [self.kernels[name] for name in self.program.kernels]
+        launches = [TableLaunch(functions[step.kernel], tuple(map(self._code, step.buffers))) for step in steps]
+        arguments = (self.parallel, self.threads)
+        launch_from_table(self.builder, launches, self.buffers, self.arena, self._memory_entries(), arguments)
+
+    def _code(self, number: int) -> int:
+        """A buffer as launch tables have it."""
+        first = self.program.first_slot
+        return number if number < first else -1 - self.program.arena[number - first].offset
+
+    def _memory_entries(self) -> list[Value]:
+        """The kernels' shared memory, the workers' scratch memory and its size, as entries of a table."""
+        scratch_bytes: Any = i64(self.memory.worker_bytes)
+        return [self.shared, self.scratch, scratch_bytes.inttoptr(POINTER)]
 
     def _table(self, entries: Sequence[Value]) -> Value:
         with self.builder.goto_entry_block():
