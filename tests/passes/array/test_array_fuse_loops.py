@@ -168,6 +168,14 @@ def test_rows_are_padded_in_any_order(permutation: tuple[int, ...], expected: li
     assert [why for _, why in groups(program)] == expected
 
 
+def test_a_single_element_is_padded() -> None:
+    def program(p: Program) -> list[Value]:
+        x = p.add("cast", [p.array(1)], dtype="f64")[0]
+        return list(p.add("pad", [x, p.scalar(3.0, dtypes.f64)], low=(0,), high=(0,), interior=(0,)))
+
+    assert len(groups(program)) == 1
+
+
 def test_a_chain_stops_growing() -> None:
     def program(p: Program) -> list[Value]:
         x = p.array(8)

@@ -432,7 +432,7 @@ def _moves_in_any_order(op: Operation, at: tuple[object, ...], straight: tuple[o
     """Whether an operation gathers single elements at permuted coordinates, or moves rows that stay innermost."""
     if sorted(map(str, at)) != sorted(map(str, straight)):
         return False
-    moves_rows = isinstance(op, array.GatherOp | array.PadOp | array.ConcatOp) and at[-1] == straight[-1]
+    moves_rows = isinstance(op, array.GatherOp | array.PadOp | array.ConcatOp) and at[-1:] == straight[-1:]
     return moves_rows or _gathers_elements(op)
 
 
