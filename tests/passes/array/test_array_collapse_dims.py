@@ -132,6 +132,9 @@ CASES: list[tuple[Make, list[tuple[int, ...]]]] = [
     (joined((2, 3, 4, 5), (2, 3, 4, 2), axis=3), [(24, 7)]),
     (joined((1, 3, 4), (1, 3, 4), (2, 3, 4), axis=0), [(48,)]),  # rows of an axis, which become elements
     (joined((2, 1, 1), (2, 1, 1), axis=1), [(2, 2, 1)]),  # single elements, which stay a dimension
+    (joined((2, 3, 8, 9), (2, 6, 8, 9), axis=1), [(2, 9, 72)]),  # long rows
+    (joined((1, 8, 9), (1, 8, 9), axis=0), [(144,)]),
+    (padded((3, 4, 8, 9), (0, 1, 0, 0)), [(3, 6, 72)]),
     (padded((3, 4, 5, 6), (0, 1, 0, 0)), [(3, 180)]),
     (padded((3, 4, 5, 6), (0, 0, 0, 1)), [(60, 8)]),
     (padded((3, 4, 5), (0, 0, 0), (0, 1, 0)), [(3, 7, 5)]),

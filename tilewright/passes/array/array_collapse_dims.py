@@ -59,6 +59,10 @@ class ArrayCollapseDimsPass(msgspec.Struct, frozen=True):
                     _collapse(unit, op, known)
 
 
+# From so many elements on, rows of a concatenation or a padding stay rows: each is of one operand, so that loops along
+# them need no masks.
+LONG_ROW = 64
+
 # Dimensions of a value that belong together, outermost first, without those of size 1.
 _Runs = list[list[int]]
 # A place between two neighbouring dimensions of a value that have more than one element; None: where nothing merges.
@@ -243,11 +247,17 @@ def _keep_before(borders: _Borders, value: SSAValue, axis: int) -> None:
             borders.keep((value, here))
 
 
+def _has_long_rows(value: SSAValue, axis: int) -> bool:
+    return math.prod(array_type(value).shape[axis + 1 :]) >= LONG_ROW
+
+
 def _relate_joined(borders: _Borders, op: array.ConcatOp) -> None:
     """Rows of operands, one after another, are rows of what the axis becomes with dimensions inside it, also where an
     operand is a single row."""
     result, axis = op.results[0], op.axis
     _keep_before(borders, result, axis)
+    if _has_long_rows(result, axis) and all(axis in _dims(operand) for operand in op.operands):
+        _keep_around(borders, result, (axis,))
     for operand in op.operands:
         dims = _dims(operand)
         if axis in dims:
@@ -264,7 +274,7 @@ def _keep_before_padding(borders: _Borders, op: array.PadOp) -> None:
     """Rows that are added before or after those of a dimension are rows of what it becomes with dimensions inside it;
     between rows they are apart."""
     for d, (low, high, interior) in enumerate(zip(op.low, op.high, op.interior, strict=True)):
-        if interior:
+        if interior or ((low or high) and _has_long_rows(op.operands[0], d)):
             _keep_around(borders, op.operands[0], (d,))
         elif low or high:
             _keep_before(borders, op.operands[0], d)
