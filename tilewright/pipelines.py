@@ -50,7 +50,6 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
     vectors, warps, cores = (model == each for each in (Model.VECTORS, Model.WARPS, Model.CORES))
     passes = [
         (True, ArrayDropCollectivesPass()),  # remove collectives, which are the identity on one device
-        (not cores, ArrayMoveReshapesPass(of_parts=True)),  # reshapes above which slices and gathers would stay
         (not cores, ArrayBubbleUpSlicesPass()),  # compute only what is taken, before anything is shared or grouped
         (True, ArrayConvolveByPositionsPass(leaves_images=vectors)),  # gradients of weights: a matmul for each position
         (True, ArraySimplifyPass()),  # fold constants, merge equal and drop dead operations before any grouping
@@ -71,7 +70,6 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
         (not vectors, ArraySplitJoinsPass()),  # split concatenations of many arrays, so that each part fuses
         (vectors, ArraySplitJoinsPass(MOST_CUT_OPERANDS)),  # likewise, of very many: loops are cut where operands end
         (vectors, ArrayAlignRowsPass()),  # store what loops along rows would read across them
-        (True, ArrayDuplicateViewsPass()),  # again: views of passes since then tie no groups either
         (True, ArrayFuseContractPass()),  # fuse epilogues into contractions before loops take them
         (True, ArrayUpdateInPlacePass()),  # write only the window of an update whose array has no later use
         (True, ArrayFuseLoopsPass()),  # fuse the remaining elementwise operations and reductions

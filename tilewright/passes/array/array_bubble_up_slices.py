@@ -38,6 +38,7 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import erase, insert_like
+from tilewright.passes.array.array_move_reshapes import hoist_reshapes_of_parts
 from tilewright.passes.array.array_simplify import drop_unused
 from tilewright.passes.array.gathered_operands import gather_operands
 from tilewright.passes.base import Unit, blocks_of
@@ -77,6 +78,7 @@ class ArrayBubbleUpSlicesPass(msgspec.Struct, frozen=True):
         for block in blocks_of(unit.main):
             if any(isinstance(op, array.SliceOp | array.GatherOp) for op in block.ops):
                 drop_unused(block)
+                hoist_reshapes_of_parts(unit, block)
                 slices = _Slices(block)
                 for _ in range(_ROUNDS):
                     if not slices.bubble_up():

@@ -46,7 +46,7 @@ class ArrayDuplicateViewsPass(msgspec.Struct, frozen=True):
             _cut(block)
             if self.in_loops:
                 _move_into_loops(block)
-            _duplicate(block)
+            duplicate_views(block)
 
 
 def _cut(block: Block) -> None:
@@ -62,7 +62,8 @@ def _cut(block: Block) -> None:
         depths[op] = depth
 
 
-def _duplicate(block: Block) -> None:
+def duplicate_views(block: Block) -> None:
+    """Clone the views of a block for each user."""
     # Users first, so that the operands of a copied view are themselves copied when their turn comes.
     for op in reversed(list(block.ops)):
         if not is_inline(op):
@@ -80,7 +81,7 @@ def _duplicate(block: Block) -> None:
 
 def _move_into_loops(block: Block) -> None:
     """Give the contractions of inner blocks views of captured arrays of their own."""
-    # Users first, as in `_duplicate`; a view that only inner blocks used is left without users.
+    # Users first, as in `duplicate_views`; a view that only inner blocks used is left without users.
     for op in reversed(list(block.ops)):
         if not is_inline(op) or not _views_captured_array(op):
             continue

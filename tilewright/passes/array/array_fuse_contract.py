@@ -35,6 +35,7 @@ from xdsl.ir import Block, Operation
 
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
+from tilewright.passes.array.array_duplicate_views import duplicate_views
 from tilewright.passes.array.fusion import (
     ELEMENTWISE,
     absorb_transpose,
@@ -54,6 +55,8 @@ class ArrayFuseContractPass(msgspec.Struct, frozen=True):
 
     def apply(self, unit: Unit) -> None:
         for block in blocks_of(unit.main):
+            # Those of the passes since `array-duplicate-views`, which would tie the groups of their users together.
+            duplicate_views(block)
             for op in list(block.ops):
                 if isinstance(op, array.ContractOp | array.ConvolveOp) and op.parent_block() is block:
                     _fuse(unit, block, op)

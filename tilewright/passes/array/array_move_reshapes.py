@@ -25,7 +25,7 @@ After:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, TypeGuard
 
 import msgspec
@@ -47,16 +47,17 @@ Shape = tuple[int, ...]
 
 
 class ArrayMoveReshapesPass(msgspec.Struct, frozen=True):
-    """With `of_parts`, only reshapes of which slices or gathers take a part are hoisted, so that these bubble up."""
-
     name: ClassVar[str] = "array-move-reshapes"
-    of_parts: bool = False
 
     def apply(self, unit: Unit) -> None:
         for block in blocks_of(unit.main):
-            if not self.of_parts:
-                _sink(unit, block)
-            _hoist(unit, block, self.of_parts)
+            _sink(unit, block)
+            _hoist(unit, block, _is_read_by_kernels)
+
+
+def hoist_reshapes_of_parts(unit: Unit, block: Block) -> None:
+    """Hoist the reshapes of which slices or gathers take a part, so that these bubble up."""
+    _hoist(unit, block, _is_taken_apart)
 
 
 def _sink(unit: Unit, block: Block) -> None:
@@ -149,9 +150,9 @@ def _in_shape(op: Operation, operands: Sequence[SSAValue], shape: Shape) -> Oper
     return rebuilt(op, operands, [tensor(ArrayType(shape, array_type(op.results[0]).dtype))])
 
 
-def _hoist(unit: Unit, block: Block, of_parts: bool) -> None:
+def _hoist(unit: Unit, block: Block, applies: Callable[[SSAValue], bool]) -> None:
     for op in reversed(list(block.ops)):
-        if not _moves(op) or not (_is_taken_apart if of_parts else _is_read_by_kernels)(op.results[0]):
+        if not _moves(op) or not applies(op.results[0]):
             continue
         tree = _hoisted(op)
         if tree:
