@@ -58,6 +58,15 @@ def single_lane_tail(p: Program) -> list[Value]:
     return [p.map("negative", p.array(5, 17, dtype=d)) for d in (dtypes.bf16, dtypes.f16, dtypes.i8)]
 
 
+def single_lane_tail_of_a_row_that_is_added_to(p: Program) -> list[Value]:
+    """The last lane was stored as a wider type, over the next row."""
+    found = []
+    for d in (dtypes.f8e4m3fn, dtypes.f8e5m2, dtypes.bf16, dtypes.i8):
+        row = p.add("constant", value=2, resource="", shape=(), dtype="u32")[0]
+        found += p.add("scatter", [p.array(3, 5, 17, dtype=d), p.array(3, 17, dtype=d), row], axes=(1,), fn="add")
+    return found
+
+
 def scalar_bits(p: Program) -> list[Value]:
     return [p.add("bitcast", [p.array()], dtype="i32")[0]]
 
@@ -154,6 +163,7 @@ PROGRAMS: tuple[Callable[[Program], list[Value]], ...] = (
     transposed_product_that_is_read_twice,
     rounded_half_constant,
     single_lane_tail,
+    single_lane_tail_of_a_row_that_is_added_to,
     scalar_bits,
     loops_on_both_sides_of_a_scan,
     window_at_a_loaded_start,

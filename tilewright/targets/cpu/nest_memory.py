@@ -459,14 +459,24 @@ class NestMemory:
             elif mask is None:
                 self.prefetches.claim_ahead(op, at, found, pointer)
                 self.builder.store(raw, pointer, align=dtype.itemsize)
-            elif guard is None and self.position.tail == 1:
-                store_first_lane(self.builder, raw, pointer, dtype.itemsize)
+            elif self.position.tail == 1:
+                self._store_first_lane(raw, pointer, guard, dtype)
             else:
                 mask = broadcast(self.builder, mask, self.plan.lanes)
                 masked_store(self.builder, raw, pointer, mask, dtype.itemsize)
             return
         mask = broadcast(self.builder, splat(I1, 1) if mask is None else mask, self.plan.lanes)
         scatter(self.builder, raw, self._lane_pointers(found), mask, dtype.itemsize)
+
+    def _store_first_lane(self, raw: Value, pointer: Value, guard: Value | None, dtype: DType) -> None:
+        if guard is None:
+            store_first_lane(self.builder, raw, pointer, dtype.itemsize)
+            return
+        first = guard
+        if isinstance(guard.type, ir.VectorType):
+            first = self.builder.extract_element(guard, ir.Constant(ir.IntType(32), 0))
+        with self.builder.if_then(first):
+            store_first_lane(self.builder, raw, pointer, dtype.itemsize)
 
     def store_interleaved(self, op: tile.StoreOp, at: Indices, values: Sequence[Value]) -> None:
         """Write whole vectors of what belongs to each position of the innermost loop, which is at its first."""
