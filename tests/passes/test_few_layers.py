@@ -306,7 +306,7 @@ def test_passes_see_few_layers() -> None:
 
 
 def test_a_wrong_layer_count_is_found() -> None:
-    """Where a layer more becomes something else than a layer, the program is lowered as a whole."""
+    """If lowering with one more layer does not add the calls of one layer, the program is lowered as a whole."""
     unit = unit_of(build_module(graph_of("plain")), {})
     before = str(unit.module)
     parts: list[Unit] = []
