@@ -22,6 +22,7 @@ from tests.fuzz.intervals import (
     bounded,
     granularity,
     rounded_error,
+    spacing,
     sum_error,
     unknown_where,
     widen,
@@ -143,9 +144,12 @@ def _loosen(result: Bounded) -> Bounded:
     dtype = result.dtype
     if not dtype.is_float:
         return result
-    share = 64 * dtype.compute.epsilon + (dtype.epsilon if dtype.is_narrow_float else 0.0)
+    share, least = 64 * dtype.compute.epsilon, 0.0
+    if dtype.is_narrow_float:
+        # What rounds to 0 is up to half of the smallest number.
+        share, least = share + dtype.epsilon, 0.5 * float(spacing(np.zeros(()), dtype))
     magnitude = np.abs(np.nan_to_num(widen(result.value), posinf=0.0, neginf=0.0))
-    return bounded(result.value, result.errors + share * magnitude, False)
+    return bounded(result.value, result.errors + share * magnitude + least, False)
 
 
 # ---- primitives -----------------------------------------------------------------------------------------------------
