@@ -214,6 +214,24 @@ class Clip(NamedTuple):
     symbols: tuple[SSAValue, ...]
     limit: int
 
+    def keeps_below(self, size: int, form: Form, symbols: tuple[SSAValue, ...]) -> bool:
+        """Whether a coordinate that grows along the dimension alone is below `size` for these positions."""
+        if len(form.dims) != 1 or form.dims[0][0] != self.dim or form.dims[0][1] < 1:
+            return False
+        step = form.dims[0][1]
+        greatest = form.constant + step * (self.limit - 1 - self.start.constant)
+        starts = zip(self.symbols, self.start.symbols, strict=True)
+        moved = [(each, step * c) for each, (_, c) in starts]
+        return greatest < size and _totals(moved) == _totals([(symbols[s], c) for s, c in form.symbols])
+
+
+def _totals(terms: Sequence[tuple[SSAValue, int]]) -> dict[SSAValue, int]:
+    """The coefficient of each symbol."""
+    found: dict[SSAValue, int] = {}
+    for symbol, coefficient in terms:
+        found[symbol] = found.get(symbol, 0) + coefficient
+    return found
+
 
 def clip_of(form: Form | None, symbols: tuple[SSAValue, ...], limit: int, lanes: frozenset[int]) -> Clip | None:
     """The clip that keeps a coordinate below `limit`, if it moves along one dimension by ones."""

@@ -37,7 +37,7 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
-from tilewright.dialects.rewriting import erase, insert_like
+from tilewright.dialects.rewriting import erase, has_uses, insert_like
 from tilewright.passes.array.array_move_reshapes import hoist_reshapes_of_parts
 from tilewright.passes.array.array_simplify import drop_unused
 from tilewright.passes.array.gathered_operands import gather_operands
@@ -47,6 +47,8 @@ from tilewright.primitives import ArrayType
 # The largest part of a value that several slices take together, and that one takes of a sum, for which the operation
 # is written again.
 _MOST_OF_MANY, _MOST_OF_SUMS = 0.5, 0.75
+# The largest part of an array that is reshaped as rows of which a slice takes some elements.
+_MOST_OF_ROWS = 0.75
 # A gather that bubbles up leaves slices to bubble up, and a slice that does leaves gathers.
 _ROUNDS = 4
 
@@ -99,6 +101,8 @@ class _Slices(msgspec.Struct):
         there was one."""
         changed = False
         for op in reversed(list(self.block.ops)):
+            if op.parent is None:
+                continue  # a slice that went with what read it
             if isinstance(op, array.ArrayOp) and _gather_first(op):
                 changed = True
                 continue
@@ -169,8 +173,12 @@ def _gather_first(op: array.ArrayOp) -> bool:
     if gather is None or gathered is None:
         return False
     gather.results[0].replace_all_uses_with(gathered)
+    read = dict.fromkeys(each.owner for each in op.operands)
     erase(gather)
     erase(op)
+    for each in read:
+        if isinstance(each, array.SliceOp) and not has_uses(each):
+            erase(each)
     return True
 
 
@@ -204,7 +212,7 @@ def _whole(shape: Sequence[int]) -> Ranges:
     return tuple(Range(0, size, 1) for size in shape)
 
 
-def _sizes(ranges: Ranges) -> tuple[int, ...]:
+def _sizes(ranges: Sequence[Range]) -> tuple[int, ...]:
     return tuple(each.size for each in ranges)
 
 
@@ -250,18 +258,27 @@ def _reverse(slices: _Slices, op: array.ReverseOp, ranges: Ranges) -> SSAValue |
 
 
 def _reshape(slices: _Slices, op: array.ReshapeOp, ranges: Ranges) -> SSAValue | None:
-    """A dim of which a part is taken is a dim of the operand, or several whose elements it counts."""
+    """A dim of which a part is taken is a dim of the operand, or several whose elements it counts: of whole rows of
+    these that hold the part, where something computes them, the rest is a slice."""
     sizes, result = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
-    taken = list(_whole(sizes))
+    taken, held, left = list(_whole(sizes)), list(_whole(result)), list(_whole(result))
     for axis, each in enumerate(ranges):
         if each.size == result[axis]:
             continue
         first, end = _counted_dims(sizes, math.prod(result[:axis]), result[axis])
-        found = _ranges_of(each, sizes[first:end]) if first < end else None
-        if found is None:
+        if first == end:
             return None
-        taken[first:end] = found
-    return slices.again(op, [slices.part(op, op.operands[0], tuple(taken))], ranges)
+        taken[first:end], left[axis] = _rows_of(each, sizes[first:end])
+        held[axis] = Range(0, math.prod(rows.size for rows in taken[first:end]), 1)
+    is_rest = left != held
+    if is_rest and (math.prod(_sizes(held)) > _MOST_OF_ROWS * math.prod(sizes) or not _is_computed(op.operands[0])):
+        return None
+    rows = slices.again(op, [slices.part(op, op.operands[0], tuple(taken))], tuple(held))
+    return slices.part(op, rows, tuple(left)) if is_rest else rows
+
+
+def _is_computed(value: SSAValue) -> bool:
+    return isinstance(value.owner, array.ArrayOp) and not isinstance(value.owner, array.ConstantOp)
 
 
 def _counted_dims(sizes: Sequence[int], before: int, size: int) -> tuple[int, int]:
@@ -273,19 +290,18 @@ def _counted_dims(sizes: Sequence[int], before: int, size: int) -> tuple[int, in
     return len(starts) - 1 - starts[::-1].index(before), starts.index(before * size)
 
 
-def _ranges_of(given: Range, sizes: Sequence[int]) -> list[Range] | None:
-    """Positions in a dim that counts the elements of several, as positions in each of these: whole ones of the inner
-    dims, or part of an innermost one."""
+def _rows_of(given: Range, sizes: Sequence[int]) -> tuple[list[Range], Range]:
+    """Positions in each of several dims, whole ones of the inner dims or part of an innermost one, that hold positions
+    in a dim that counts the elements of all; with the latter among what is held."""
     if len(sizes) == 1:
-        return [given]
+        return [given], Range(0, given.size, 1)
     inner = math.prod(sizes[1:])
     first, last = given.start // inner, (given.limit - 1) // inner
+    inside = given._replace(start=given.start - first * inner)
     if first == last:
-        rest = _ranges_of(given._replace(start=given.start - first * inner), sizes[1:])
-        return None if rest is None else [Range(first, 1, 1), *rest]
-    if given.stride == 1 and given.start % inner == 0 and given.size % inner == 0:
-        return [Range(first, given.size // inner, 1), *_whole(sizes[1:])]
-    return None
+        rest, left = _rows_of(inside, sizes[1:])
+        return [Range(first, 1, 1), *rest], left
+    return [Range(first, last + 1 - first, 1), *_whole(sizes[1:])], inside
 
 
 def _gather(slices: _Slices, op: array.GatherOp, ranges: Ranges) -> SSAValue | None:

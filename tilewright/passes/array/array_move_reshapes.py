@@ -25,6 +25,7 @@ After:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import ClassVar, TypeGuard
 
@@ -57,6 +58,9 @@ class ArrayMoveReshapesPass(msgspec.Struct, frozen=True):
 
 def hoist_reshapes_of_parts(unit: Unit, block: Block) -> None:
     """Hoist the reshapes of which slices or gathers take a part, so that these bubble up."""
+    for op in reversed(list(block.ops)):
+        if _moves(op) and _is_taken_apart(op.results[0]):
+            _reshape_operands(op)
     _hoist(unit, block, _is_taken_apart)
 
 
@@ -170,6 +174,31 @@ def _is_taken_apart(value: SSAValue) -> bool:
     found = users(value)
     turned = [user for op in found if isinstance(op, array.TransposeOp) for user in users(op.results[0])]
     return any(isinstance(op, array.SliceOp | array.GatherOp) for op in (*found, *turned))
+
+
+def _reshape_operands(reshape: array.ReshapeOp) -> None:
+    """Concatenate reshaped operands instead of reshaping a concatenation along the outermost of the dims that become
+    one, where these are arrays in memory of whole rows of it."""
+    join, shape = reshape.operands[0].owner, array_type(reshape.results[0]).shape
+    if not isinstance(join, array.ConcatOp) or users(join.results[0]) != [reshape]:
+        return
+    sizes = array_type(join.results[0]).shape
+    first, second = next(run for run in _runs(sizes, shape) if join.axis in run[0])
+    rows = [d for d in second if shape[d] != 1]
+    if not rows or math.prod(sizes[first.start : join.axis]) != 1:
+        return
+    before, behind = shape[: rows[0]], shape[rows[0] + 1 :]
+    inner = math.prod(shape[d] for d in rows[1:])
+    counts = [array_type(each).size // math.prod((*before, *behind)) for each in join.operands]
+    lengths = [math.prod(array_type(each).shape[d] for d in first) for each in join.operands]
+    if any(length % inner for length in lengths) or not all(_is_stored(each) for each in join.operands):
+        return
+    parts = [_view(each, (*before, n, *behind), reshape) for each, n in zip(join.operands, counts, strict=True)]
+    made = array.ConcatOp(arguments=parts, axis=rows[0], outputs=[reshape.results[0].type])
+    insert_like(reshape, made)
+    reshape.results[0].replace_all_uses_with(made.results[0])
+    erase(reshape)
+    erase(join)
 
 
 def _hoisted(reshape: array.ReshapeOp) -> list[Operation]:

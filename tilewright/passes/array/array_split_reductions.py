@@ -2,7 +2,8 @@
 
 Such a reduction becomes one in parts, which reads windows of the producers that it fuses with, followed by a reduction
 over the parts. Their number depends on shapes alone, so that results do not depend on the number of threads. Of a
-concatenation, and of what is computed of it, each operand is reduced.
+concatenation, and of what is computed of it, each operand is reduced. Parts of narrow floats that would be rounded are
+cast to the type that they are computed in first.
 
 Before:
     func.func @main(%x: tensor<2x131072xi32>) -> tensor<2xi32> {
@@ -101,6 +102,8 @@ def _consider_reduction(unit: Unit, op: array.ReduceOp) -> None:
     axes: Sequence[int] = op.axes
     if math.prod(source.shape[d] for d in axes) < LEAST_REDUCED:
         return
+    if array_type(op.results[0]).size <= FEW_RESULTS and _rounds(op):
+        op = _in_compute_type(op)
     join = _join_of(op)
     if join is not None:
         for each in _of_operands(op, join):
@@ -112,10 +115,31 @@ def _consider_reduction(unit: Unit, op: array.ReduceOp) -> None:
     unit.remarks.append(Remark(ArraySplitReductionsPass.name, subject, decision, why))
 
 
+def _rounds(op: array.ReduceOp) -> bool:
+    """Whether parts would be rounded that the whole is not."""
+    dtype = array_type(op.results[0]).dtype
+    return dtype != dtype.compute and op.fn not in ("maximum", "minimum")
+
+
+def _in_compute_type(op: array.ReduceOp) -> array.ReduceOp:
+    """A reduction of what is cast to the type that it is computed in, in place of one; what it gives is cast back."""
+    source, result = array_type(op.operands[0]), array_type(op.results[0])
+    wide = array.CastOp(
+        arguments=[op.operands[0]], outputs=[tensor(ArrayType(source.shape, source.dtype.compute))]
+    )
+    made = rebuilt(op, [wide.results[0]], [tensor(ArrayType(result.shape, result.dtype.compute))])
+    narrow = array.CastOp(arguments=[made.results[0]], outputs=[op.results[0].type])
+    for each in (wide, made, narrow):
+        insert_like(op, each)
+    op.results[0].replace_all_uses_with(narrow.results[0])
+    erase(op)
+    return made
+
+
 def _join_of(op: array.ReduceOp) -> array.ConcatOp | None:
     """The concatenation along a reduced axis that a reduction to few results reads, elementwise and alone."""
     result = array_type(op.results[0])
-    if op.part is not None or result.size > FEW_RESULTS or result.dtype != result.dtype.compute:
+    if op.part is not None or result.size > FEW_RESULTS:
         return None
     pending, found = [op.operands[0]], list[array.ConcatOp]()
     seen: set[SSAValue] = set()
@@ -208,8 +232,6 @@ def _split_reduction(op: array.ReduceOp) -> tuple[int, str]:
     reduced = math.prod(source.shape[d] for d in axes)
     if result.size > FEW_RESULTS:
         return 1, f"{result.size} results are work for many threads"
-    if result.dtype != result.dtype.compute:
-        return 1, f"parts of {result.dtype} would be rounded"
     axis = _axis_of_parts(source.shape, axes, reduced)
     size = source.shape[axis]
     part = _part_of(size, _least_part(size, reduced))

@@ -112,9 +112,37 @@ def _concat(op: array.ConcatOp, gather: array.GatherOp) -> SSAValue | None:
         return None
     axes = {axis: axis for axis in gather.axes}
     before = sum(axis not in gather.axes for axis in range(op.axis))
-    parts = [_gathered(gather, operand, axes) for operand in op.operands]
+    parts = _gathered_slices(op, gather) or [_gathered(gather, operand, axes) for operand in op.operands]
     axis = array_type(gather.operands[1]).rank + before
     return _add(gather, array.ConcatOp(arguments=parts, axis=axis, outputs=[gather.results[0].type]))
+
+
+def _gathered_slices(op: array.ConcatOp, gather: array.GatherOp) -> list[SSAValue]:
+    """Slices of one gather, where a concatenation is of slices of one array along another axis, as where that is
+    rolled; else none."""
+    slices = [each.owner for each in op.operands if isinstance(each.owner, array.SliceOp)]
+    source = slices[0].operands[0] if slices else None
+    if source is None or len(slices) < len(op.operands) or any(each.operands[0] is not source for each in slices):
+        return []
+    shape = array_type(source).shape
+    if any(array_type(each.results[0]).shape[axis] != shape[axis] for each in slices for axis in gather.axes):
+        return []
+    gathered = _gathered(gather, source, {axis: axis for axis in gather.axes})
+    return [_sliced(gather, each, gathered) for each in slices]
+
+
+def _sliced(gather: array.GatherOp, op: array.SliceOp, gathered: SSAValue) -> SSAValue:
+    """The slice of what is gathered, on the axes that a gather leaves."""
+    indices = array_type(gather.operands[1]).shape
+    rest = [axis for axis in range(len(op.starts)) if axis not in gather.axes]
+    made = array.SliceOp(
+        arguments=[gathered],
+        starts=(*(0 for _ in indices), *(op.starts[axis] for axis in rest)),
+        limits=(*indices, *(op.limits[axis] for axis in rest)),
+        strides=(*(1 for _ in indices), *(op.strides[axis] for axis in rest)),
+        outputs=[_tensor((*indices, *(array_type(op.results[0]).shape[axis] for axis in rest)), gathered)],
+    )
+    return _add(gather, made)
 
 
 def _reshape(op: array.ReshapeOp, gather: array.GatherOp) -> SSAValue | None:

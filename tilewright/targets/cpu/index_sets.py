@@ -53,6 +53,15 @@ class Linear(msgspec.Struct, frozen=True):
         """The terms: two with equal ones differ by a constant."""
         return frozenset(self.terms)
 
+    def multiple_of(self, other: Linear) -> int | None:
+        """How many times the terms of another one the terms are; None where they are no such multiple."""
+        if not other.terms:
+            return None
+        term, coefficient = other.terms[0]
+        factor, rest = divmod(self.coefficient(term), coefficient)
+        is_multiple = not rest and self.key == {(each, factor * count) for each, count in other.terms}
+        return factor if is_multiple and factor else None
+
     def coefficient(self, term: Term) -> int:
         return dict(self.terms).get(term, 0)
 
@@ -181,17 +190,16 @@ class IndexSets(msgspec.Struct, eq=False):
 
 
 def _bounds(linear: Linear, comparison: Comparison, holds: bool) -> tuple[int | None, int | None]:
-    """The least and greatest value of a linear expression that differs from a compared one by a constant, or adds up to
-    one with it."""
+    """The least and greatest value of a linear expression whose terms are a multiple of those of a compared one."""
     difference, bound = comparison.difference, comparison.bound
+    multiple = linear.multiple_of(difference)
+    if multiple is None:
+        return None, None
+    # linear = multiple * difference + apart, and the difference is below the bound or not.
+    apart = linear.constant - multiple * difference.constant
     below = holds == comparison.is_below
-    if linear.key == difference.key:
-        apart = linear.constant - difference.constant
-        return (None, bound - 1 + apart) if below else (bound + apart, None)
-    total = linear.plus(difference)
-    if not total.terms:
-        return (total.constant - bound + 1, None) if below else (None, total.constant - bound)
-    return None, None
+    limit = multiple * (bound - 1 if below else bound) + apart
+    return (None, limit) if below == (multiple > 0) else (limit, None)
 
 
 def split_index_sets(plan: NestPlan) -> IndexSets:

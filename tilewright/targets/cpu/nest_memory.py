@@ -242,7 +242,6 @@ class NestMemory:
 
     def _unsure(self, found: Access) -> list[int]:
         """The dimensions of a ref along which lanes may be outside."""
-        clipped: set[tuple[object, ...]] = {(c.dim, c.limit, c.start, c.symbols) for c in self.plan.clips}
         result: list[int] = []
         for position, size in enumerate(found.type.shape):
             form = found.forms[position]
@@ -250,17 +249,14 @@ class NestMemory:
             least, greatest = self.sets.limits(found, position, self.position.parts)
             low = low if least is None else max(low, least)
             high = high if greatest is None else min(high, greatest)
-            surely = low >= 0 and (high < size or (form is not None and self._is_clipped(form, found, size, clipped)))
+            surely = low >= 0 and (high < size or self._is_clipped(form, found, size))
             if not surely:
                 result.append(position)
         return result
 
-    def _is_clipped(self, form: Form, found: Access, size: int, clipped: set[tuple[object, ...]]) -> bool:
-        if len(form.dims) != 1 or form.dims[0][1] != 1:
-            return False
-        used = tuple(found.symbols[s] for s, _ in form.symbols)
-        start = Form(form.constant, (), tuple((i, c) for i, (_, c) in enumerate(form.symbols)))
-        return (form.dims[0][0], size, start, used) in clipped
+    def _is_clipped(self, form: Form | None, found: Access, size: int) -> bool:
+        """Whether positions that matter keep a coordinate below `size`."""
+        return form is not None and any(clip.keeps_below(size, form, found.symbols) for clip in self.plan.clips)
 
     def _range(self, found: Access, position: int) -> tuple[int, int]:
         """Smallest and largest value of a coordinate; unbounded for index tiles."""
