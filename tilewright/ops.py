@@ -26,6 +26,10 @@ SELECT = "select"  # (bool, T, T) -> T
 # Cost classes, in rising price; a machine file gives cycles per vector for each.
 MOVE, ALU, MULTIPLY, DIVIDE, TRANSCENDENTAL = "move", "alu", "multiply", "divide", "transcendental"
 
+# The stated error bound of functions of narrow floats whose `ulp` is not 0, in units of the last place of f32, in which
+# they are computed before the result is rounded.
+NARROW_ULP = 4.0
+
 
 class ScalarFunction(msgspec.Struct, frozen=True):
     """One scalar function over arrays.

@@ -176,7 +176,8 @@ def _float_error(fn: str, value: Tensor, operands: Sequence[Bounded], dtype: DTy
     with np.errstate(all="ignore"):
         center = np.asarray(function.reference(*wide), np.float64)
         spread = np.zeros(value.shape) if exact else _spread(fn, center, wide, errors)
-        ulp = function.ulp + (REFERENCE_ULP if function.ulp and dtype.bits == 64 else 0.0)
+        ulp = ops.NARROW_ULP if function.ulp and dtype.is_narrow_float else function.ulp
+        ulp += REFERENCE_ULP if function.ulp and dtype.bits == 64 else 0.0
         finite_center = np.where(np.isfinite(center), np.abs(center), 0.0)
         known = np.where(np.isfinite(spread), spread, 0.0)
         distance = known * (1 + 1e-12) + ulp * spacing(finite_center + known, dtype.compute)

@@ -3,6 +3,7 @@
     python tests/numerics/exhaustive_math.py exp
     python tests/numerics/exhaustive_math.py --stride 17 tanh erf
     python tests/numerics/exhaustive_math.py --plain tanh erf
+    python tests/numerics/exhaustive_math.py --narrow sigmoid
 
 Prints the largest error in units in the last place and where it is, and fails when it is above the stated bound.
 """
@@ -16,6 +17,7 @@ import numpy as np
 from math_references import DOUBLE
 from native_elementwise import Compiled, ElementwiseModule, host_features, ulp_errors
 
+from tilewright import ops
 from tilewright.targets.llvm.values import FLOAT, declare_features
 from tilewright.targets.llvm.vector_math import SUPPORTED, ULP, emit_math
 
@@ -23,16 +25,20 @@ CHUNK, LANES = 1 << 22, 16
 TWO_ARGUMENTS = {"atan2", "hypot", "power"}
 
 
-def compiled(name: str, plain: bool) -> Compiled:
+def compiled(name: str, plain: bool, narrow: bool) -> Compiled:
     built = ElementwiseModule()
     declare_features(built.module, [] if plain else host_features())
-    built.add(name, [FLOAT], FLOAT, LANES, lambda builder, values: emit_math(builder, name, values))
+    built.add(name, [FLOAT], FLOAT, LANES, lambda builder, values: emit_math(builder, name, values, is_narrow=narrow))
     return built.compile()
 
 
-def check(name: str, stride: int, plain: bool) -> float:
+def bound(name: str, narrow: bool) -> float:
+    return ops.NARROW_ULP if narrow else ULP[name, "f32"]
+
+
+def check(name: str, stride: int, plain: bool, narrow: bool) -> float:
     """The largest error over every `stride`-th bit pattern."""
-    code, worst, worst_at = compiled(name, plain), 0.0, 0.0
+    code, worst, worst_at = compiled(name, plain, narrow), 0.0, 0.0
     started = time.monotonic()
     for first in range(0, 2**32, CHUNK * stride):
         bits = np.arange(first, min(first + CHUNK * stride, 2**32), stride, dtype=np.uint64).astype(np.uint32)
@@ -44,7 +50,7 @@ def check(name: str, stride: int, plain: bool) -> float:
         if errors[at] > worst:
             worst, worst_at = float(errors[at]), float(values[at])
     seconds = time.monotonic() - started
-    print(f"{name:8} every {stride}th: {worst:.4f} ULP at {worst_at!r} (stated {ULP[name, 'f32']}), {seconds:.0f} s")
+    print(f"{name:8} every {stride}th: {worst:.4f} ULP at {worst_at!r} (stated {bound(name, narrow)}), {seconds:.0f} s")
     return worst
 
 
@@ -53,8 +59,10 @@ def main() -> None:
     parser.add_argument("names", nargs="+", choices=sorted(SUPPORTED - TWO_ARGUMENTS), metavar="FUNCTION")
     parser.add_argument("--stride", type=int, default=1, help="check every N-th bit pattern")
     parser.add_argument("--plain", action="store_true", help="without what not every processor has")
+    parser.add_argument("--narrow", action="store_true", help="as for results that are rounded to narrow floats")
     arguments = parser.parse_args()
-    too_large = [n for n in arguments.names if check(n, arguments.stride, arguments.plain) > ULP[n, "f32"]]
+    stride, plain, narrow = arguments.stride, arguments.plain, arguments.narrow
+    too_large = [n for n in arguments.names if check(n, stride, plain, narrow) > bound(n, narrow)]
     if too_large:
         raise SystemExit(f"above the stated bound: {', '.join(too_large)}")
 

@@ -22,6 +22,7 @@ from native_elementwise import (
     ulp_errors,
 )
 
+import tilewright as tw
 from tilewright import ops
 from tilewright.errors import CompilerBug
 from tilewright.targets.llvm.values import DOUBLE as F64
@@ -317,6 +318,19 @@ def test_scaling_in_one_step_changes_no_result() -> None:
             plain = apply(compiled, name, samples)
             for count in lanes:
                 np.testing.assert_array_equal(apply(special, name, samples, lanes=count), plain)
+
+
+@pytest.mark.parametrize("dtype", [tw.bf16, tw.f16])
+def test_functions_of_all_narrow_floats_are_those_of_f32_rounded(dtype: tw.DType) -> None:
+    """The margin moves a number across a rounding boundary to a neighbour at most."""
+    values = np.arange(1 << 16, dtype=np.uint16).view(dtype.numpy)
+    for name in sorted(SUPPORTED - {"atan2", "hypot", "power"}):
+        got = tw.jit(getattr(tw, name), target="cpu")(values)
+        with np.errstate(all="ignore"):
+            exact = DOUBLE[name](values.astype(np.float64))
+            margin = np.nan_to_num(ops.NARROW_ULP * np.spacing(np.abs(exact).astype(np.float32)).astype(np.float64))
+            low, high = (ops.cast(ops.cast(exact + side, tw.f32), dtype) for side in (-margin, margin))
+            assert np.all((low <= got) & (got <= high) | np.isnan(exact) & np.isnan(got)), name
 
 
 @pytest.mark.parametrize("machine", INSPECTED_MACHINES)

@@ -124,9 +124,7 @@ def _rounds(op: array.ReduceOp) -> bool:
 def _in_compute_type(op: array.ReduceOp) -> array.ReduceOp:
     """A reduction of what is cast to the type that it is computed in, in place of one; what it gives is cast back."""
     source, result = array_type(op.operands[0]), array_type(op.results[0])
-    wide = array.CastOp(
-        arguments=[op.operands[0]], outputs=[tensor(ArrayType(source.shape, source.dtype.compute))]
-    )
+    wide = array.CastOp(arguments=[op.operands[0]], outputs=[tensor(ArrayType(source.shape, source.dtype.compute))])
     made = rebuilt(op, [wide.results[0]], [tensor(ArrayType(result.shape, result.dtype.compute))])
     narrow = array.CastOp(arguments=[made.results[0]], outputs=[op.results[0].type])
     for each in (wide, made, narrow):

@@ -22,7 +22,7 @@ from tilewright.targets.cpu.loops import (
 from tilewright.targets.cpu.nest_prefetches import READ_AHEAD_BYTES
 from tilewright.targets.cpu.ordered_nest import Index, OrderedNest, element_at
 from tilewright.targets.cpu.shuffles import repeated, shifted
-from tilewright.targets.llvm.conversions import register_form
+from tilewright.targets.llvm.conversions import register_form, round_to
 from tilewright.targets.llvm.functions import emit_function
 from tilewright.targets.llvm.values import Builder, Value, splat
 
@@ -71,6 +71,9 @@ class _Scan:
     def combine(self, total: Value, value: Value) -> Value:
         return emit_function(self.builder, self.fn, self.dtype, [total, value])
 
+    def rounded(self, total: Value) -> Value:
+        return round_to(self.builder, total, self.target.dtype)
+
     def place(self, index: Value, span: int) -> Value:
         """The offset of the `index`-th group of elements in scan order, `span` of which are in memory."""
         return self.builder.sub(self.builder.sub(self.count, i64(span)), index) if self.reverse else index
@@ -92,7 +95,7 @@ class _Scan:
                 value = builder.select(mask.lanes, value, splat(value.type, self.identity))
             within = self.within(value, lanes)
             carried = builder.load(before, typ=value.type)
-            target.at(axis, place).store_vector(self.combine(carried, within), mask)
+            target.at(axis, place).store_vector(self.rounded(self.combine(carried, within)), mask)
             # The next vector waits for one operation, not for the steps within this one.
             whole = repeated(builder, within, 0 if self.reverse else lanes - 1)
             builder.store(self.combine(carried, whole), before)
@@ -152,7 +155,7 @@ class _Scan:
                 value = element_at(self.source, position).at(axis, place).load()
                 value = self.combine(builder.load(total, typ=value.type), value)
                 builder.store(value, total)
-                element_at(self.target, position).at(axis, place).store(value)
+                element_at(self.target, position).at(axis, place).store(self.rounded(value))
 
     # ---- along another axis -------------------------------------------------------------------------------------
 
@@ -205,7 +208,7 @@ class _Scan:
                 total = self.combine(total, value)
                 if totals is not None:
                     totals.at(last, column).store_vector(total)
-                target.store_vector(total, mask)
+                target.store_vector(self.rounded(total), mask)
                 self.fetch_ahead(here)
 
             vector_loop(builder, extent, lanes, body, "columns")
@@ -233,7 +236,7 @@ class _Scan:
         before = self.builder.load(total, typ=vector(register_form(self.dtype), lanes))
         value = self.combine(before, value)
         self.builder.store(value, total)
-        element_at(self.target, index).store_vector(value, mask)
+        element_at(self.target, index).store_vector(self.rounded(value), mask)
         self.fetch_ahead(index)
 
 

@@ -81,25 +81,26 @@ def widen(builder: Builder, value: Value, dtype: DType) -> Value:
 
 
 def narrow(builder: Builder, value: Value, dtype: DType) -> Value:
-    """Register form to memory form; narrow floats round to nearest even and keep a NaN quiet."""
+    """Register form to memory form; exact, since a value in register form is a number of its type."""
     if dtype.is_bool:
         return builder.zext(value, with_element(value.type, ir.IntType(8)))
     if dtype == dtypes.f16:
         return builder.fptrunc(value, with_element(value.type, HALF))
     if dtype == dtypes.bf16:
-        bits = _rounded_to_bf16(builder, value)
+        bits = builder.bitcast(value, with_element(value.type, ir.IntType(32)))
         return builder.trunc(builder.lshr(bits, splat(bits.type, 16)), with_element(value.type, ir.IntType(16)))
     if dtype in _EIGHT_BITS:
         return _to_eight_bits(builder, value, _EIGHT_BITS[dtype])
     return value
 
 
-def round_to(builder: Builder, value: Value, dtype: DType) -> Value:
-    """Round a result computed in `dtype.compute` to a value of `dtype`, still in register form."""
+def round_to(builder: Builder, value: Value, dtype: DType, *, of_own_type: bool = False) -> Value:
+    """Round a result computed in `dtype.compute` to a value of `dtype`, still in register form: to nearest even, a NaN
+    stays a quiet one. `of_own_type`: it was computed of values of `dtype`, so that the bits of a NaN are, too."""
     if dtype == dtypes.f16 or dtype in _EIGHT_BITS:
         return widen(builder, narrow(builder, value, dtype), dtype)
     if dtype == dtypes.bf16:
-        bits = _rounded_to_bf16(builder, value)
+        bits = _rounded_to_bf16(builder, value, keeps_nan=of_own_type)
         return builder.bitcast(builder.and_(bits, splat(bits.type, 0xFFFF0000)), value.type)
     return value
 
@@ -215,11 +216,14 @@ def _round_to_odd(builder: Builder, value: Value) -> Value:
     return builder.bitcast(builder.or_(truncated, builder.zext(inexact, word)), single)
 
 
-def _rounded_to_bf16(builder: Builder, value: Value) -> Value:
-    """Bits of an f32 whose upper 16 are `value` rounded to nearest even; the lower 16 are undefined."""
+def _rounded_to_bf16(builder: Builder, value: Value, *, keeps_nan: bool) -> Value:
+    """Bits of an f32 whose upper 16 are `value` rounded to nearest even; the lower 16 are undefined. `keeps_nan`: a NaN
+    has none of these, and stays itself."""
     bits = builder.bitcast(value, with_element(value.type, ir.IntType(32)))
     last_kept = builder.and_(builder.lshr(bits, splat(bits.type, 16)), splat(bits.type, 1))
     rounded = builder.add(bits, builder.add(last_kept, splat(bits.type, 0x7FFF)))
+    if keeps_nan:
+        return rounded
     # A rounding carry could turn a NaN into an infinity or a zero.
     quiet = builder.or_(bits, splat(bits.type, _BF16_QUIET_BIT))
     return builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)

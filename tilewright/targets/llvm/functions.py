@@ -18,9 +18,14 @@ Emission = Callable[[Builder, DType, Sequence[Value]], Value]
 def emit_function(builder: Builder, name: str, dtype: DType, arguments: Sequence[Value]) -> Value:
     """Apply function `name` to operands of type `dtype` (of a select: the type of its values)."""
     known = _EMISSIONS.get(name)
-    result = emit_math(builder, name, arguments) if known is None else known(builder, dtype, arguments)
-    exact = name in _EXACT or not dtype.is_narrow_float
-    return result if exact or result.type != arguments[-1].type else round_to(builder, result, dtype)
+    narrow = dtype.is_narrow_float
+    result = (
+        emit_math(builder, name, arguments, is_narrow=narrow) if known is None else known(builder, dtype, arguments)
+    )
+    exact = name in _EXACT or not narrow
+    if exact or result.type != arguments[-1].type:
+        return result
+    return round_to(builder, result, dtype, of_own_type=True)
 
 
 def _i1(value: Value) -> ir.Type:

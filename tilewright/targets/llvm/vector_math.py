@@ -46,6 +46,8 @@ _ONE_ARGUMENT: dict[str, Callable[[Lanes], Lanes]] = {
     "rsqrt": vector_math_power.rsqrt,
     "cbrt": vector_math_power.cbrt,
 }
+# Of narrow floats, which are computed in f32 and rounded: quicker ones.
+_OF_NARROW: dict[str, Callable[[Lanes], Lanes]] = {"sigmoid": vector_math_exp.sigmoid_in_f32}
 _TWO_ARGUMENTS: dict[str, Callable[[Lanes, Lanes], Lanes]] = {
     "atan2": vector_math_inverse_trig.atan2,
     "hypot": vector_math_power.hypot,
@@ -65,8 +67,9 @@ _TIGHTER = {
 ULP: dict[tuple[str, str], float] = {(name, kind): 2.0 for name in SUPPORTED for kind in ("f32", "f64")} | _TIGHTER
 
 
-def emit_math(builder: Builder, name: str, arguments: Sequence[Value]) -> Value:
-    """Code for function `name` on `f32` or `f64` values of one type; the result has that type.
+def emit_math(builder: Builder, name: str, arguments: Sequence[Value], *, is_narrow: bool = False) -> Value:
+    """Code for function `name` on `f32` or `f64` values of one type; the result has that type. `is_narrow`: it will be
+    rounded to a narrow float.
 
     Raises:
         CompilerBug: no such function, the wrong number of arguments, or arguments that are not floats of one type.
@@ -79,5 +82,6 @@ def emit_math(builder: Builder, name: str, arguments: Sequence[Value]) -> Value:
         raise CompilerBug(f"`{name}` takes f32 or f64 values of one type, got {', '.join(map(str, kinds))}")
     lanes = [Lanes(builder, argument) for argument in arguments]
     if arity == 1:
-        return _ONE_ARGUMENT[name](lanes[0]).value
+        quick = _OF_NARROW.get(name) if is_narrow else None
+        return (quick or _ONE_ARGUMENT[name])(lanes[0]).value
     return _TWO_ARGUMENTS[name](lanes[0], lanes[1]).value

@@ -117,8 +117,13 @@ def reduce(x: Lanes) -> Reduced:
 
 
 def exp(x: Lanes) -> Lanes:
+    return _exp_up_to(x, FORMATS[x.element].overflow)
+
+
+def _exp_up_to(x: Lanes, most: float) -> Lanes:
+    """exp of the lesser of x and `most`."""
     layout = FORMATS[x.element]
-    below = x.at_most(layout.overflow)
+    below = x.at_most(most)
     # Far below, where the product of the factors is 0 at full speed: a product that has to be rounded to a subnormal
     # number, or from there to 0, takes x86 processors a hundred times as long.
     reduced = reduce(below if x.can_scale() else below.at_least(1.5 * layout.underflow))
@@ -175,6 +180,11 @@ def sigmoid(x: Lanes) -> Lanes:
         correction = negative.choose((-e).times_plus(t, scale * less_one), -t)
         result = (negative.choose(scale, 1.0) + correction) * rest
     return (negative & (x > -1.0)).choose(t, result)
+
+
+def sigmoid_in_f32(x: Lanes) -> Lanes:
+    """For results that are rounded to fewer bits: e / (1 + e) with e = exp(x), within 2.5 ULP of f32."""
+    return _of_one_more(_exp_up_to(x, FORMATS[x.element].saturated))
 
 
 def _of_one_more(e: Lanes) -> Lanes:
