@@ -43,6 +43,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
     from tilewright.passes.array.array_split_joins import MOST_CUT_OPERANDS, ArraySplitJoinsPass
     from tilewright.passes.array.array_split_k import ArraySplitKPass
     from tilewright.passes.array.array_split_reductions import ArraySplitReductionsPass
+    from tilewright.passes.array.array_sum_operands import ArraySumOperandsPass
     from tilewright.passes.array.array_update_in_place import ArrayUpdateInPlacePass
     from tilewright.passes.kernels.array_lower_to_tile import ArrayLowerToTilePass
     from tilewright.passes.warps.tile_turn_copies import TileTurnCopiesPass
@@ -53,6 +54,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
         (not cores, ArrayBubbleUpSlicesPass()),  # compute only what is taken, before anything is shared or grouped
         (True, ArrayConvolveByPositionsPass(leaves_images=vectors)),  # gradients of weights: a matmul for each position
         (True, ArraySimplifyPass()),  # fold constants, merge equal and drop dead operations before any grouping
+        (not cores, ArraySumOperandsPass()),  # sum the operands of contractions whose rows or columns are summed
         (vectors, ArrayJoinContractionsPass()),  # one contraction for sums of shallow ones, before views are copied
         (vectors, ArrayConvolveChannelsLastPass()),  # choose NHWC or NCHW convolutions before dims are matched by order
         (cores, ArrayCopyReshapesPass()),  # group reshapes that move pages with adjacent transposes

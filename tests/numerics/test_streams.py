@@ -86,12 +86,19 @@ def test_extreme_rows_of_a_softmax() -> None:
     np.testing.assert_allclose(tw.jit(softmax, target="cpu")(x), expected, rtol=1e-5, atol=1e-43)
 
 
+def code(function, shape: tuple[int, ...]) -> str:
+    return tw.jit(function, target="cpu:x86-64-v4").lower(np.zeros(shape, np.float32)).compile().asm()
+
+
 @pytest.mark.parametrize("function", [softmax, normalised, activated], ids=lambda f: f.__name__)
 def test_only_large_arrays_are_asked_for(function) -> None:
-    def code(shape: tuple[int, ...]) -> str:
-        return tw.jit(function, target="cpu:x86-64-v4").lower(np.zeros(shape, np.float32)).compile().asm()
-
-    large, small = code((1024, 1024)), code((64, 256))
+    large, small = code(function, (1024, 1024)), code(function, (64, 256))
     for asks in ("prefetchw", "prefetcht0"):
         assert asks in large
         assert asks not in small
+
+
+def test_what_is_only_moved_or_added_is_not_asked_for() -> None:
+    """The processor is far enough ahead by itself; functions such as exp keep it from that."""
+    assert "prefetch" not in code(lambda x: (x + 1) * x - 2, (1024, 1024))
+    assert "prefetcht0" in code(lambda x: tw.exp(x + 1) * x, (1024, 1024))

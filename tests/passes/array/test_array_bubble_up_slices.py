@@ -223,6 +223,63 @@ def test_gathers_bubble_up_views(body: str, axis: int, result: str) -> None:
     assert all(source is unit.main.body.block.args[0] for source in sources)
 
 
+@pytest.mark.parametrize(
+    ("ranges", "result", "rows"),
+    [("0:13", "13xf32", 3), ("5:6", "1xf32", 1), ("7:17:3", "4xf32", 2), ("20:29", "9xf32", 2)],
+)
+def test_slices_of_what_a_reshape_counts_take_whole_rows(ranges: str, result: str, rows: int) -> None:
+    body = f"{EXP.replace('%y', '%e')} %y = array.reshape(%e) : tensor<48xf32>"
+    unit = check_meaning(PASS, sliced(body, "%y", ranges, result))
+    (made,) = [op for op in unit.main.body.block.ops if isinstance(op, array.MapOp)]
+    assert array_type(made.results[0]).size <= 6 * rows
+
+
+def test_reshaped_arguments_are_sliced_as_they_are() -> None:
+    check_unchanged(PASS, sliced("%y = array.reshape(%x) : tensor<48xf32>", "%y", "1:20", "19xf32"))
+
+
+@pytest.mark.parametrize(
+    ("axis", "joined", "flat", "ranges", "result"),
+    [
+        (0, "16x6", "96", "3:40", "37xf32"),
+        (0, "16x6", "96", "50:90:7", "6xf32"),
+        (0, "16x6", "4x24", "1:3, 0:24", "2x24xf32"),
+        (1, "8x12", "8x12x1", "0:8, 7:9, 0:1", "8x2x1xf32"),
+    ],
+)
+def test_slices_of_reshaped_concatenations(axis: int, joined: str, flat: str, ranges: str, result: str) -> None:
+    body = f"""%j = array.concat(%x, %x) {{axis = {axis} : index}} : tensor<{joined}xf32>
+      %y = array.reshape(%j) : tensor<{flat}xf32>"""
+    unit = check_meaning(PASS, sliced(body, "%y", ranges, result))
+    joins = [op for op in unit.main.body.block.ops if isinstance(op, array.ConcatOp)]
+    assert all(array_type(op.results[0]).size < 96 for op in joins)
+
+
+def test_slices_of_rows_that_operands_have_parts_of_stay() -> None:
+    body = """%j = array.concat(%x, %x) {axis = 1 : index} : tensor<8x12xf32>
+      %y = array.reshape(%j) : tensor<8x3x4xf32>"""
+    check_unchanged(PASS, sliced(body, "%y", "0:8, 0:1, 1:3", "8x1x2xf32"))
+
+
+def test_gathers_of_rolled_arrays_compute_what_is_taken_once() -> None:
+    text = """
+    func.func @main(%x: tensor<8x6xf32>, %i: tensor<2xi32>) -> tensor<2x8xf32> {
+      %e = array.map(%x) {fn = "negative"} : tensor<8x6xf32>
+      %a = array.slice(%e) {starts = array<i64: 5, 0>, limits = array<i64: 8, 6>, strides = array<i64: 1, 1>}
+        : tensor<3x6xf32>
+      %b = array.slice(%e) {starts = array<i64: 0, 0>, limits = array<i64: 5, 6>, strides = array<i64: 1, 1>}
+        : tensor<5x6xf32>
+      %r = array.concat(%a, %b) {axis = 0 : index} : tensor<8x6xf32>
+      %z = array.gather(%r, %i) {axes = array<i64: 1>} : tensor<2x8xf32>
+      func.return %z : tensor<2x8xf32>
+    }
+    """
+    inputs = [np.arange(48, dtype=np.float32).reshape(8, 6), np.array([4, 1], np.int32)]
+    unit = check_meaning(PASS, text, inputs=inputs)
+    (made,) = [op for op in unit.main.body.block.ops if isinstance(op, array.MapOp)]
+    assert array_type(made.results[0]).size == 16
+
+
 def test_gathers_of_computed_elements_that_a_reshape_counts_on() -> None:
     body = '%e = array.map(%x) {fn = "exp"} : tensor<8x6xf32> %y = array.reshape(%e) : tensor<48xf32>'
     for indices in ([0, 47], [13, 6], [-3, 99]):
@@ -242,6 +299,21 @@ def test_gathers_of_computed_elements_that_a_reshape_counts_on() -> None:
 )
 def test_gathers_of_what_a_view_mixes_stay(body: str, axis: int, result: str) -> None:
     check_unchanged(PASS, gathered(body, "%y", axis, result))
+
+
+@pytest.mark.parametrize("indices", [[0, 7, 8, 15], [-9, 12, 99, 3]])
+def test_few_elements_of_a_concatenation_are_gathered_from_each_operand(indices: list[int]) -> None:
+    text = """
+    func.func @main(%x: tensor<8x6xf32>, %y: tensor<40x6xf32>, %i: tensor<4xi32>) -> tensor<4x6xf32> {
+      %e = array.map(%x) {fn = "negative"} : tensor<8x6xf32>
+      %j = array.concat(%e, %y) {axis = 0 : index} : tensor<48x6xf32>
+      %z = array.gather(%j, %i) {axes = array<i64: 0>} : tensor<4x6xf32>
+      func.return %z : tensor<4x6xf32>
+    }
+    """
+    inputs = [np.arange(n * 6, dtype=np.float32).reshape(n, 6) for n in (8, 40)]
+    unit = check_meaning(PASS, text, inputs=[*inputs, np.array(indices, np.int32)])
+    assert computed(unit) <= 24
 
 
 def test_gathers_of_padded_axes_select() -> None:

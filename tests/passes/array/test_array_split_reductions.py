@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tests.cuda.chips import built, emulated
-from tests.passes.pass_support import applied, check_meaning
+from tests.passes.pass_support import applied, check_meaning, run
 from tilewright.cost.warps.loops import reduction_blocks
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
@@ -131,3 +131,24 @@ def test_long_sums_are_cut_along_the_outermost_dim_of_enough_parts(shape: tuple[
     first = next(op for op in unit.main.body.block.ops if isinstance(op, array.ReduceOp))
     assert first.part_axis == cut
     assert array_type(first.results[0]).shape[0] >= 8
+
+
+@pytest.mark.parametrize("dtype", [tw.bf16, tw.f16])
+@pytest.mark.parametrize("function", ["add", "maximum"])
+def test_parts_of_narrow_floats_are_not_rounded(function: str, dtype: tw.DType) -> None:
+    """Sums of parts would round to bf16 after each: the whole is rounded once."""
+    text = f"""
+    func.func @main(%x: tensor<300000x{dtype}>) -> tensor<{dtype}> {{
+      %z = array.reduce(%x) {{fn = "{function}", axes = array<i64: 0>}} : tensor<{dtype}>
+      func.return %z : tensor<{dtype}>
+    }}
+    """
+    x = (np.random.default_rng(0).random(300000) / 64).astype(dtype.numpy)
+    unit = applied(ArraySplitReductionsPass(), text)
+    parts, whole = [op for op in unit.main.body.block.ops if isinstance(op, array.ReduceOp)]
+    assert array_type(parts.results[0]).shape[0] > 1
+    assert array_type(whole.results[0]).dtype == (tw.f32 if function == "add" else dtype)
+    (found,) = run(unit, [x])
+    exact = x.astype(np.float64).sum() if function == "add" else x.astype(np.float64).max()
+    assert found.dtype == dtype.numpy
+    assert found == np.float32(exact).astype(dtype.numpy)

@@ -15,6 +15,9 @@ from tilewright.dialects.rewriting import insert_like
 from tilewright.passes.array.fusion import is_splat
 from tilewright.primitives import ArrayType
 
+# The largest part of a concatenation that is gathered from each of its operands.
+_MOST_FROM_OPERANDS = 0.25
+
 
 def gather_operands(op: array.ArrayOp, gather: array.GatherOp) -> SSAValue | None:
     """The values that `gather` takes of the result of `op`, without that; None where a gather from memory stays."""
@@ -109,12 +112,38 @@ def _without_repeated(op: array.BroadcastOp, gather: array.GatherOp) -> SSAValue
 
 def _concat(op: array.ConcatOp, gather: array.GatherOp) -> SSAValue | None:
     if op.axis in gather.axes:
-        return None
+        return _from_operands(op, gather)
     axes = {axis: axis for axis in gather.axes}
     before = sum(axis not in gather.axes for axis in range(op.axis))
     parts = _gathered_slices(op, gather) or [_gathered(gather, operand, axes) for operand in op.operands]
     axis = array_type(gather.operands[1]).rank + before
     return _add(gather, array.ConcatOp(arguments=parts, axis=axis, outputs=[gather.results[0].type]))
+
+
+def _from_operands(op: array.ConcatOp, gather: array.GatherOp) -> SSAValue | None:
+    """Few elements along the axis of a concatenation: gathered from each operand, selected by where the index is."""
+    sizes, result = [array_type(each).shape[op.axis] for each in op.operands], array_type(gather.results[0])
+    if len(sizes) * result.size > _MOST_FROM_OPERANDS * array_type(op.results[0]).size:
+        return None
+    at = gather.axes.index(op.axis)
+    index = _clamped(gather, _wide(gather, gather.operands[1 + at], sum(sizes)), sum(sizes))
+    flags = tensor(ArrayType(result.shape, dtypes.bool_))
+    found: SSAValue | None = None
+    for n in reversed(range(len(sizes))):
+        start = sum(sizes[:n])
+        own = _combined(gather, "subtract", index, _number(gather, start, index)) if start else index
+        indices = [own if axis == at else each for axis, each in enumerate(gather.operands[1:])]
+        part = array.GatherOp(arguments=[op.operands[n], *indices], axes=gather.axes, outputs=[gather.results[0].type])
+        taken = _add(gather, part)
+        if found is None:
+            found = taken
+            continue
+        before = _compared(gather, "less", index, _number(gather, start + sizes[n], index))
+        rank = array_type(index).rank
+        chosen = _add(gather, array.BroadcastOp(arguments=[before], axes=tuple(range(rank)), outputs=[flags]))
+        choice = array.MapOp(arguments=[chosen, taken, found], fn="select", outputs=[gather.results[0].type])
+        found = _add(gather, choice)
+    return found
 
 
 def _gathered_slices(op: array.ConcatOp, gather: array.GatherOp) -> list[SSAValue]:

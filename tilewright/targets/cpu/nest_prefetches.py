@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from tilewright import ops
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type
 from tilewright.passes.affine_access import Access, Indices, address_terms
@@ -24,6 +25,9 @@ TRIPS_AHEAD = 8
 STORED_AHEAD_BYTES = 1024
 READ_AHEAD_BYTES = 2048
 WINDOWS_AHEAD = 2
+# Arithmetic on a vector that is less than this leaves the processor tens of vectors ahead by itself: prefetches would
+# only take turns with the loads.
+BRIEF_CYCLES = 10.0
 
 
 class NestPrefetches(msgspec.Struct, eq=False):
@@ -88,7 +92,9 @@ class NestPrefetches(msgspec.Struct, eq=False):
         """Ask for the lines that a stream of loads comes to, which the hardware loads no nearer than the second-level
         cache: too far for arithmetic to continue meanwhile."""
         again = any(_same_window(load, op) for load in self.context.loaded)
-        if not self.plan.reduced and not again and not found.lanes and self._streams(found, READ_AHEAD_BYTES):
+        if self.plan.reduced or again or found.lanes or self._is_brief():
+            return
+        if self._streams(found, READ_AHEAD_BYTES):
             pointer = self.first_pointer(found)
             prefetch(self.builder, offset_pointer(self.builder, pointer, i64(READ_AHEAD_BYTES), 1), 1)
 
@@ -103,7 +109,7 @@ class NestPrefetches(msgspec.Struct, eq=False):
             next_trip = self._next_trip_bytes(found)
             if next_trip is not None:
                 prefetch(self.builder, offset_pointer(self.builder, pointer, i64(next_trip), 1), 1, to_write=True)
-            elif op not in context.claimed and self._streams(found, STORED_AHEAD_BYTES):
+            elif op not in context.claimed and not self._is_brief() and self._streams(found, STORED_AHEAD_BYTES):
                 self._claim(pointer)
             return
         later = next((s for s in context.upcoming if array_type(s.value).shape == self.plan.space), None)
@@ -120,6 +126,14 @@ class NestPrefetches(msgspec.Struct, eq=False):
         if step is not None and outgrows_cache(found, self.context.machine):
             ahead = i64(self.plan.lanes * step * found.type.dtype.itemsize)
             prefetch(self.builder, offset_pointer(self.builder, pointer, ahead, 1), 1, to_write=True)
+
+    def _is_brief(self) -> bool:
+        """Whether the nest, alone in its block, does little but load and store."""
+        if self.context.loaded or self.context.upcoming:
+            return False
+        applied = (value.owner for value, _ in self.plan.dependences)
+        costs = [ops.FUNCTIONS[op.fn].cost for op in applied if isinstance(op, tile.MapOp)]
+        return sum(self.context.machine.cycles[cost] for cost in costs) < BRIEF_CYCLES
 
     def _streams(self, found: Access, ahead_bytes: int) -> bool:
         """Whether vectors fill lines one after the other, in an array that does not stay in the second-level cache: in
