@@ -59,7 +59,7 @@ class Linear(msgspec.Struct, frozen=True):
             return None
         term, coefficient = other.terms[0]
         factor, rest = divmod(self.coefficient(term), coefficient)
-        is_multiple = not rest and self.key == {(each, factor * count) for each, count in other.terms}
+        is_multiple = not rest and self.key == frozenset((each, factor * count) for each, count in other.terms)
         return factor if is_multiple and factor else None
 
     def coefficient(self, term: Term) -> int:
