@@ -16,6 +16,7 @@ import math
 
 import msgspec
 
+from tilewright.cost.vectors.tiles import STREAMED_ROWS
 from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine, Memory
 
@@ -25,6 +26,8 @@ MOST_TAPS = 128
 _STEP_CYCLES, _PRODUCT_SHARE = 7, 1 / 1.3
 # Results of a step whose right operand is a view of the image.
 _COLUMN_STEP_CYCLES = 12
+# Results of a step whose depth is the channels.
+_ROWS_STEP_CYCLES = 14
 # An element that is copied to the rows of a matmul from a window with holes.
 _APART_CYCLES = 4
 # The same of products of weights with columns of windows.
@@ -134,16 +137,19 @@ class Convolution(msgspec.Struct, frozen=True):
         return min(self._merged_seconds(machine), self._images_seconds(machine))
 
     def shifted_rows_seconds(self, machine: Machine) -> float:
-        """With channels first, of an image that is so, and a matmul for each image whose columns are all positions of
-        the padded image, between its rows too: of few results, which would not fill a vector."""
-        lanes = machine.lanes(self.dtype)
-        if self.results > lanes or self.groups > 1 or max(self.strides) > 1:
+        """With channels first, of an image that is so, and a matmul for each image and group whose columns are all
+        positions of the padded image, between its rows too, in a step for each element of the window: of few results,
+        which would not fill a vector."""
+        lanes, results = machine.lanes(self.dtype), self.results // self.groups
+        if results > lanes or max(self.strides) > 1:
             return math.inf
         padded = [p + (w - 1) * d for p, _, w, d in self._geometry]
         places = self.positions[0] * math.prod(padded[1:])
-        loads = max(self.results / machine.vector.fma_per_cycle, _LOAD_CYCLES)
-        depth = math.prod(self.window) * self.channels
-        cycles = self.batch * -(-places // lanes) * (depth * loads / _COLUMNS_SHARE + _STEP_CYCLES * self.results)
+        loads = max(results / machine.vector.fma_per_cycle, _LOAD_CYCLES)
+        steps, channels = math.prod(self.window), self.channels // self.groups
+        copied = 0 if results <= STREAMED_ROWS else _COPY_CYCLES
+        of_a_vector = steps * (channels * (loads / _COLUMNS_SHARE + copied) + _ROWS_STEP_CYCLES * results)
+        cycles = self.batch * self.groups * -(-places // lanes) * of_a_vector
         return (cycles + self._padding_cycles(lanes)) / machine.clock_hertz
 
     def merges_batch(self, machine: Machine) -> bool:

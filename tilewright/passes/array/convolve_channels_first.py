@@ -34,21 +34,24 @@ class ChannelsFirstWriter(msgspec.Struct):
         self.values.replace(self.op, product, tuple(range(2 + len(self.sizes.window))))
 
     def write_shifted_rows(self) -> None:
-        """A matmul for each image whose right operand is a view of the padded image: its positions are one dim, and an
-        element of the window is so many positions further, whatever the row. It has results for positions between the
-        image's rows, too, which nothing reads."""
+        """A matmul for each image and group whose right operand is a view of the padded image: its positions are one
+        dim, and an element of the window is so many positions further, whatever the row. It has results for positions
+        between the image's rows, too, which nothing reads."""
         sizes, rank = self.sizes, len(self.sizes.window)
         image = self._padded(self._image())
         shape = array_type(image).shape
         pitches = tuple(math.prod(shape[d + 3 :]) for d in range(rank))
         count = 1 + sum((n - 1) * p for n, p in zip(sizes.positions, pitches, strict=True))
-        flat = self._reshaped(image, (*shape[:2], math.prod(shape[2:])))
+        channels = sizes.channels // sizes.groups
+        flat = self._reshaped(image, (sizes.batch, sizes.groups, channels, math.prod(shape[2:])))
         shifts = (*(n * p for n, p in zip(sizes.dilation, pitches, strict=True)), 1)
-        windows = self._add(array.UnfoldOp(arguments=[flat], axis=2, sizes=(*sizes.window, count), steps=shifts))
-        weights = self._reshaped(self._weights_of_images(), (sizes.batch, sizes.results, sizes.channels, *sizes.window))
-        summed = range(2, 3 + rank), range(1, 2 + rank)
-        product = self._add(array.contract([weights, windows], *summed, self._dtype, (0,), (0,)))
-        apart = self._add(array.UnfoldOp(arguments=[product], axis=2, sizes=sizes.positions, steps=pitches))
+        windows = self._add(array.UnfoldOp(arguments=[flat], axis=3, sizes=(*sizes.window, count), steps=shifts))
+        rows = (sizes.batch, sizes.groups, self._results, channels, *sizes.window)
+        summed = (*range(4, 4 + rank), 3), (*range(3, 3 + rank), 2)
+        operands = [self._reshaped(self._weights_of_images(), rows), windows]
+        product = self._add(array.contract(operands, *summed, self._dtype, (0, 1), (0, 1)))
+        flat = self._reshaped(product, (sizes.batch, sizes.results, count))
+        apart = self._add(array.UnfoldOp(arguments=[flat], axis=2, sizes=sizes.positions, steps=pitches))
         self.values.replace(self.op, apart, tuple(range(2 + rank)))
 
     def write_taps(self, machine: Machine) -> None:
