@@ -316,6 +316,43 @@ def test_few_elements_of_a_concatenation_are_gathered_from_each_operand(indices:
     assert computed(unit) <= 24
 
 
+@pytest.mark.parametrize(
+    ("shape", "axis", "taken"), [((8, 6), 0, 0), ((8, 6), 1, 0), ((4, 8, 6), 0, 1), ((4, 8, 6), 2, 0)]
+)
+def test_gathers_of_reductions_reduce_what_is_taken(shape: tuple[int, ...], axis: int, taken: int) -> None:
+    left = [n for d, n in enumerate(shape) if d != axis]
+    result = [2, *left[:taken], *left[taken + 1 :]]
+    source, reduced, gathered = ("x".join([*map(str, sizes), "i32"]) for sizes in (shape, left, result))
+    text = f"""
+    func.func @main(%x: tensor<{source}>, %i: tensor<2xi32>) -> tensor<{gathered}> {{
+      %y = array.reduce(%x) {{fn = "add", axes = array<i64: {axis}>}} : tensor<{reduced}>
+      %z = array.gather(%y, %i) {{axes = array<i64: {taken}>}} : tensor<{gathered}>
+      func.return %z : tensor<{gathered}>
+    }}
+    """
+    inputs = [np.arange(np.prod(shape), dtype=np.int32).reshape(shape), np.array([3, 1], np.int32)]
+    unit = check_meaning(PASS, text, inputs=inputs)
+    (made,) = [op for op in unit.main.body.block.ops if isinstance(op, array.ReduceOp)]
+    assert array_type(made.results[0]).size == int(np.prod(result))
+
+
+def test_elements_of_what_is_gathered_are_gathered_at_once() -> None:
+    """As by `take` and then `take_along_axis`: positions along the other axes as they are."""
+    text = """
+    func.func @main(%x: tensor<8x6xf32>, %i: tensor<5xi32>, %n: tensor<2x1xi32>, %j: tensor<2x1xi32>)
+        -> tensor<2x1xf32> {
+      %e = array.map(%x) {fn = "negative"} : tensor<8x6xf32>
+      %y = array.gather(%e, %i) {axes = array<i64: 1>} : tensor<5x8xf32>
+      %z = array.gather(%y, %j, %n) {axes = array<i64: 0, 1>} : tensor<2x1xf32>
+      func.return %z : tensor<2x1xf32>
+    }
+    """
+    inputs = [np.arange(48, dtype=np.float32).reshape(8, 6), np.array([4, 1, 9, -2, 0], np.int32)]
+    inputs += [np.array([[7], [2]], np.int32), np.array([[3], [1]], np.int32)]
+    unit = check_meaning(PASS, text, inputs=inputs)
+    assert computed(unit) == 2
+
+
 def test_gathers_of_padded_axes_select() -> None:
     for indices in ([0, 1, 5, 8], [-7, 7, 6, 99]):
         text = gathered(PADDED, "%y", 1, "4x8xf32").replace("%i: tensor<2x", "%i: tensor<4x")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from tilewright.cost.tiles import MatmulTile, dividing_split, even_split
+from tilewright.cost.vectors.register_blocks import RegisterBlock
 from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine, MatrixAtom
 
@@ -37,6 +38,22 @@ def streaming_tile(rows: int, columns: int, depth: int, dtype: DType, machine: M
     return MatmulTile(
         rows, even_split(columns, max(lanes, min(most, columns // threads)), lanes), min(depth, STREAMED_DEPTH)
     )
+
+
+# Rows of a product that is bound by reading a right operand from memory, and the depth of a step.
+READ_ONCE_ROWS, READ_ONCE_DEPTH = 16, 128
+
+
+def read_once_tile(
+    rows: int, columns: int, depth: int, block: RegisterBlock, dtype: DType, machine: Machine, threads: int
+) -> MatmulTile | None:
+    """The tile of a matmul of some rows, several blocks wide, whose right operand comes from memory, in place: all
+    columns of a thread, so that no line is read for two tiles, in steps so short that the lines of one are still near
+    for the next block. None where the first-level cache has no room for the results."""
+    if columns <= block.columns or dtype.compute.itemsize * rows * columns > machine.memory("l1").bytes:
+        return None
+    wide = even_split(columns, max(block.columns, columns // threads), block.columns)
+    return MatmulTile(rows, wide, min(depth, READ_ONCE_DEPTH))
 
 
 def matrix_tile(rows: int, columns: int, depth: int, atom: MatrixAtom, machine: Machine, threads: int) -> MatmulTile:

@@ -300,17 +300,21 @@ def _compared(gather: array.GatherOp, fn: str, left: SSAValue, right: SSAValue) 
 
 
 def _gather(op: array.GatherOp, gather: array.GatherOp) -> SSAValue | None:
-    """Indices that are gathered by indices, or a gather from the array along its other axes."""
+    """Indices that are gathered by indices, with those of the other axes; or a gather along the other axes alone."""
     source, *indices = op.operands
     rank = array_type(indices[0]).rank
-    if all(axis >= rank for axis in gather.axes):
+    own = [axis for axis in gather.axes if axis < rank]
+    if not own:
         return _other_axes_first(op, gather)
-    if any(axis >= rank for axis in gather.axes):
+    rest = [axis for axis in range(array_type(source).rank) if axis not in op.axes]
+    others = {axis: rest[axis - rank] for axis in gather.axes if axis >= rank}
+    if others and len(own) < rank:
         return None
-    axes = {axis: axis for axis in gather.axes}
+    axes = {axis: axis for axis in own}
     parts = [_gathered(gather, each, axes) for each in indices]
-    outputs = [gather.results[0].type]
-    return _add(gather, array.GatherOp(arguments=[source, *parts], axes=op.axes, outputs=outputs))
+    parts += [index for axis, index in zip(gather.axes, gather.operands[1:], strict=True) if axis in others]
+    places = (*op.axes, *others.values())
+    return _add(gather, array.GatherOp(arguments=[source, *parts], axes=places, outputs=[gather.results[0].type]))
 
 
 def _other_axes_first(op: array.GatherOp, gather: array.GatherOp) -> SSAValue | None:
@@ -334,6 +338,20 @@ def _other_axes_first(op: array.GatherOp, gather: array.GatherOp) -> SSAValue | 
     return _add(gather, array.TransposeOp(arguments=[again], permutation=order, outputs=[gather.results[0].type]))
 
 
+def _reduce(op: array.ReduceOp, gather: array.GatherOp) -> SSAValue | None:
+    """Axes that are left are gathered before the others are reduced."""
+    if op.part is not None:
+        return None
+    (source,) = op.operands
+    left = [axis for axis in range(array_type(source).rank) if axis not in op.axes]
+    axes = {axis: left[axis] for axis in gather.axes}
+    gathered = _gathered(gather, source, axes)
+    rank = array_type(gather.operands[1]).rank
+    rest = [axis for axis in range(array_type(source).rank) if axis not in axes.values()]
+    summed = tuple(rank + rest.index(axis) for axis in op.axes)
+    return _add(gather, array.ReduceOp(arguments=[gathered], fn=op.fn, axes=summed, outputs=[gather.results[0].type]))
+
+
 # A rule takes the operation of its class.
 _RULES: dict[type, Callable[[Any, array.GatherOp], SSAValue | None]] = {
     array.MapOp: _elementwise,
@@ -345,4 +363,5 @@ _RULES: dict[type, Callable[[Any, array.GatherOp], SSAValue | None]] = {
     array.TransposeOp: _transpose,
     array.PadOp: _pad,
     array.GatherOp: _gather,
+    array.ReduceOp: _reduce,
 }

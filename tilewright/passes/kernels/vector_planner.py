@@ -10,14 +10,16 @@ from tilewright import schedules
 from tilewright.cost.tiles import MatmulTile, dividing_split, even_split, loop_tile, reread_tile
 from tilewright.cost.vectors.products import Product, best_candidate
 from tilewright.cost.vectors.reductions import Reduction, best_reduction_tile
-from tilewright.cost.vectors.register_blocks import RegisterBlock, micro_kernel_name
+from tilewright.cost.vectors.register_blocks import RegisterBlock, micro_kernel_name, register_blocks
 from tilewright.cost.vectors.split_products import split_tile
 from tilewright.cost.vectors.tiles import (
+    READ_ONCE_ROWS,
     ROWS_ALONG_DEPTH,
     along_depth_tile,
     exchanged_tile,
     is_streamed,
     matrix_tile,
+    read_once_tile,
     streaming_tile,
     turned_tile,
 )
@@ -129,6 +131,9 @@ class VectorPlanner(msgspec.Struct, frozen=True):
         if last_rows <= ROWS_ALONG_DEPTH and reads_along_depth(group, op):
             tile = along_depth_tile(last_rows, last_columns, last_depth, result.dtype, self.machine, share)
             return vector_matmul(op, tile)
+        once = self._reading_once(group, op)
+        if once is not None:
+            return once
         product = product_of(group)
         parts = atom_of_parts(group, op, self.machine)
         split = None if parts is None else split_tile(product, parts, self.machine, self.threads)
@@ -137,6 +142,18 @@ class VectorPlanner(msgspec.Struct, frozen=True):
             return schedules.SplitMatmul(tile=(rows, columns, split.depth))
         candidate = best_candidate(product, self.machine, self.threads)
         return vector_matmul(op, candidate.tile, candidate.block)
+
+    def _reading_once(self, group: array.FusedOp, op: array.ContractOp) -> schedules.VectorMatmul | None:
+        """The schedule of a matmul whose time goes into reading the right operand, its rows as stored, from memory."""
+        type, (rows, columns, depth) = array_type(op.operands[1]), last_sizes(op)
+        afar = type.size * type.dtype.itemsize > self.machine.memory("l3").bytes
+        if not afar or rows > READ_ONCE_ROWS or not reads_columns(group, op):
+            return None
+        dtype = array_type(op.results[0]).dtype
+        block = max(register_blocks(dtype, self.machine), key=lambda each: each.columns)
+        share = -(-self.threads // batches_of(op))
+        tile = read_once_tile(rows, columns, depth, block, dtype, self.machine, share)
+        return None if tile is None else vector_matmul(op, tile, block, "in_place")
 
     def contract_plan(self, group: array.FusedOp, schedule: schedules.Matmul) -> ContractPlan:
         op = contract_of(group)
