@@ -29,28 +29,31 @@ class PairCosts:
 
     Attributes:
         costs: what is known, one row per value of the first domain.
-        is_open: whether pairs are left that are not settled.
     """
 
     def __init__(self, cost: PairCost, firsts: tuple[Hashable, ...], seconds: tuple[Hashable, ...]) -> None:
         self._cost = cost
         self._firsts, self._seconds = firsts, seconds
         size = len(firsts), len(seconds)
-        self._settled = np.full(size, not isinstance(cost, Bounded))
+        self._open: set[tuple[int, int]] = set()
         if isinstance(cost, Bounded):
             self.costs: Array = np.array(cost.at_least(firsts, seconds), np.float64).reshape(size)
-            self._settled |= np.isinf(self.costs)
+            rows, columns = np.nonzero(np.isfinite(self.costs))
+            self._open.update(zip(rows.tolist(), columns.tolist(), strict=True))
         else:
-            rows = [[_seconds(cost(a, b)) for b in seconds] for a in firsts]
-            self.costs = np.array(rows, np.float64).reshape(size)
-        self.is_open = not self._settled.all()
+            costs = [[_seconds(cost(a, b)) for b in seconds] for a in firsts]
+            self.costs = np.array(costs, np.float64).reshape(size)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether pairs are left that are not settled."""
+        return bool(self._open)
 
     def settle(self, row: int, column: int) -> bool:
         """Find out what a pair costs; whether that is more than was known."""
-        if self._settled[row, column]:
+        if (row, column) not in self._open:
             return False
-        self._settled[row, column] = True
-        self.is_open = not self._settled.all()
+        self._open.remove((row, column))
         known = self.costs[row, column]
         self.costs[row, column] = _seconds(self._cost(self._firsts[row], self._seconds[column]))
         return bool(self.costs[row, column] != known)

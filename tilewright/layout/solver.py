@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from tilewright.cached import cached_property
 from tilewright.errors import LayoutBudgetError, LayoutConflictError, SourceLocation
 from tilewright.layout.conflicts import smallest_conflict
 from tilewright.layout.elimination import Array, Found, OutOfBudget, Search, Table
@@ -216,7 +215,7 @@ class _Part(NamedTuple):
     is_turned: bool
 
     def table(self) -> Array:
-        found = self.costs.costs[np.ix_(self.rows, self.columns)]
+        found = self.costs.costs.take(self.rows, axis=0).take(self.columns, axis=1)
         return found.T if self.is_turned else found
 
     def narrowed(self, first: Sequence[int], second: Sequence[int]) -> _Part:
@@ -250,6 +249,7 @@ class _Network:
         self.between: dict[tuple[int, int], Array] = {}
         self._parts: dict[tuple[int, int], list[_Part]] = {}
         self._origins: dict[tuple[int, int], set[Origin]] = {}
+        self._positions_of: dict[int, list[int]] = {}
         self._weigh()
         self._revise()
         self.kept = {group: np.flatnonzero(np.isfinite(costs)) for group, costs in self.own.items()}
@@ -300,12 +300,12 @@ class _Network:
         self._origins.setdefault(pair, set()).add(relation.origin)
 
     def _positions(self, variable: int, group: int) -> list[int]:
-        position = self._index[self.problem.domains[variable]]
-        return [position[value] for value in self.values[group]]
-
-    @cached_property
-    def _index(self) -> dict[tuple[Value, ...], dict[Value, int]]:
-        return {domain: {value: n for n, value in enumerate(domain)} for domain in self.problem.domains}
+        """The positions in a variable's domain of the values of its group."""
+        known = self._positions_of.get(variable)
+        if known is None:
+            position = {value: n for n, value in enumerate(self.problem.domains[variable])}
+            known = self._positions_of[variable] = [position[value] for value in self.values[group]]
+        return known
 
     def _revise(self) -> None:
         """Take values that have no partner, until every value has one in each neighbour (arc consistency)."""
@@ -350,7 +350,10 @@ class _Network:
 
     def _narrow_parts(self) -> None:
         """Leave the values out that are gone."""
+        whole = {group for group, size in self.sizes.items() if size == len(self.values[group])}
         for pair, parts in self._parts.items():
+            if whole.issuperset(pair):
+                continue
             kept = [list(map(int, self.kept[group])) for group in pair]
             self._parts[pair] = [part.narrowed(*kept) for part in parts]
             self.between[pair] = self.between[pair][np.ix_(*kept)]
@@ -359,18 +362,14 @@ class _Network:
         """The cheapest assignment; any that is possible where `feasibility` is all that is asked."""
         if self.wiped_out:
             return None
+        own = [Table((group,), self.own[group][kept]) for group, kept in self.kept.items()]
         while True:
-            tables = self._tables()
+            tables = own + [Table(pair, costs) for pair, costs in self.between.items()]
             if feasibility:
                 tables = [Table(table.variables, np.where(np.isfinite(table.costs), 0.0, inf)) for table in tables]
             found = search.cheapest(tables)
             if found is None or not self._settle(found.values):
                 return found
-
-    def _tables(self) -> list[Table]:
-        """The costs of the values that are left, as far as they are known."""
-        own = [Table((group,), self.own[group][kept]) for group, kept in self.kept.items()]
-        return own + [Table(pair, costs) for pair, costs in self.between.items()]
 
     def _settle(self, chosen: dict[int, int]) -> bool:
         """Find out the costs of the chosen pairs; whether one is more than was known."""

@@ -37,6 +37,7 @@ from tilewright.targets.cpu.ordered_nest import ordered_op
 from tilewright.targets.cpu.past_caches import fence_stores
 from tilewright.targets.cpu.regions import DRIVER, KERNEL, REGION, chunk_count, first_point, launch
 from tilewright.targets.cpu.regions import Callable as PoolCallable
+from tilewright.targets.llvm.text import module_text
 from tilewright.targets.llvm.values import Builder, Value, builder_of, declare_features
 
 
@@ -129,7 +130,7 @@ class _Emitter:
 
     def _finish_module(self, name: str) -> int:
         """Hand the module over; gives the number of its object."""
-        self.texts[name] = str(self.module)
+        self.texts[name] = module_text(self.module)
         return self.submit(name, self.texts[name])
 
     # ---- kernels ------------------------------------------------------------------------------------------------
