@@ -29,7 +29,7 @@ from xdsl.ir.affine import AffineMap
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright import dtypes
-from tilewright.dialects.fields import SPECIFIERS, FieldsOp, arguments, decode
+from tilewright.dialects.fields import SPECIFIERS, FieldsOp, arguments, decode, initialise
 from tilewright.dialects.imports import ask_for_dialects_last
 from tilewright.dtypes import DType
 from tilewright.primitives import ArrayType
@@ -84,20 +84,17 @@ def layout_text(value: SSAValue | Attribute) -> str:
     return encoding.data if isinstance(encoding, StringAttr) else ""
 
 
-_ARRAY_TYPE = "tilewright.array_type"
-
-
 def array_type(value: SSAValue | Attribute) -> ArrayType:
     """Shape and element type of a tensor value or type."""
-    attribute = value.type if type(value) is OpResult or isinstance(value, SSAValue) else value
+    attribute: Any = value.type if type(value) is OpResult or isinstance(value, SSAValue) else value
     # Types never change, and this is asked very often: each keeps its answer.
-    kept = vars(attribute)
-    known: ArrayType | None = kept.get(_ARRAY_TYPE)
-    if known is None:
+    try:
+        return attribute._tilewright_array_type
+    except AttributeError:
         if not isinstance(attribute, TensorType):
-            raise VerifyException(f"expected a tensor, got {attribute}")
-        known = ArrayType(attribute.get_shape(), dtype_of(attribute.element_type))
-        kept[_ARRAY_TYPE] = known
+            raise VerifyException(f"expected a tensor, got {attribute}") from None
+    known = ArrayType(attribute.get_shape(), dtype_of(attribute.element_type))
+    vars(attribute)["_tilewright_array_type"] = known
     return known
 
 
@@ -112,7 +109,7 @@ class PlainOp(FieldsOp):
             TypeError: a required field is missing, or there is no such field.
         """
         operands, result_types, regions, properties = arguments(self.name, self.SIGNATURE, fields)
-        Operation.__init__(self, operands=operands, result_types=result_types, regions=regions, properties=properties)
+        initialise(self, operands, result_types, properties, regions)
 
     def print(self, printer: Printer) -> None:
         with printer.in_parens():

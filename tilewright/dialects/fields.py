@@ -20,13 +20,15 @@ checkers too (PEP 681).
 from __future__ import annotations
 
 from abc import ABCMeta
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar, cast
+from types import UnionType
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, TypeVar, cast
 
 import msgspec
 from xdsl.dialects.builtin import (
+    UNKNOWN_LOC,
     AffineMapAttr,
     ArrayAttr,
     BoolAttr,
@@ -35,13 +37,14 @@ from xdsl.dialects.builtin import (
     IndexType,
     IntegerAttr,
     IntegerType,
+    LocationAttr,
     StringAttr,
     f64,
     i1,
     i32,
     i64,
 )
-from xdsl.ir import Attribute, Operation, OpResult, Region, SSAValue, SSAValues, Use
+from xdsl.ir import Attribute, Block, Operation, OpResult, Region, SSAValue, SSAValues, Use
 from xdsl.ir.affine import AffineMap
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -251,6 +254,7 @@ class OperationType(ABCMeta):
 
 
 _OBJECT: Any = object
+_NO_ATTRIBUTES: Mapping[str, Attribute] = {}
 _MOST_VERIFIED = 1024
 
 
@@ -263,6 +267,45 @@ class FieldsOp(IRDLOperation, metaclass=OperationType):
     # Identity, as xDSL has it; these take no call of Python.
     __eq__ = _OBJECT.__eq__
     __hash__ = _OBJECT.__hash__
+
+    @classmethod
+    def create(
+        cls,
+        *,
+        operands: Sequence[SSAValue] = (),
+        result_types: Sequence[Attribute] = (),
+        properties: Mapping[str, Attribute] = _NO_ATTRIBUTES,
+        attributes: Mapping[str, Attribute] = _NO_ATTRIBUTES,
+        location: LocationAttr | None = None,
+        successors: Sequence[Block] = (),
+        regions: Sequence[Region] = (),
+    ) -> Self:
+        if successors:
+            raise TypeError(f"{cls.name} has no successors")
+        op = cls.__new__(cls)
+        initialise(op, operands, result_types, dict(properties), regions)
+        op.attributes.update(attributes)
+        op.location = op.location if location is None else location
+        return op
+
+
+def initialise(
+    op: FieldsOp,
+    operands: Iterable[SSAValue],
+    result_types: Iterable[Attribute],
+    properties: dict[str, Attribute],
+    regions: Iterable[Region],
+) -> None:
+    """Fill in an operation as xDSL does, without looking for successors or defaults of properties, which no operation
+    of ours has: there are very many operations."""
+    _set_operands(op, operands)
+    op.results = SSAValues([OpResult(type, op, index) for index, type in enumerate(result_types)])
+    op.properties = properties
+    op.attributes = {}
+    op.location = UNKNOWN_LOC
+    op.regions = ()
+    for region in regions:
+        op.add_region(region)
 
 
 class Operands(SSAValues[SSAValue]):
@@ -320,7 +363,10 @@ def operation(cls: Op) -> Op:
         setattr(made, name, _accessor(name, codec, default))
     definition = made.get_irdl_definition()
     if not (definition.regions or definition.successors or _looks_around(definition)):
-        cast("Any", made).verify_ = _verifier(definition, custom, cls.VERIFIED_BY_TYPES)
+        unions = (type, UnionType)
+        by_value = {name for name, (codec, _) in attributes.items() if not isinstance(codec.constraint, unions)}
+        by_value.add(AttrSizedOperandSegments.attribute_name)
+        cast("Any", made).verify_ = _verifier(definition, custom, by_value, cls.VERIFIED_BY_TYPES)
     _read_directly(made, [name for name, _ in definition.operands], _operands)
     _read_directly(made, [name for name, _ in definition.results], attrgetter("results"))
     signature = Signature(
@@ -342,24 +388,33 @@ def _looks_around(definition: OpDef) -> bool:
     return any(type(trait).verify is not OpTrait.verify for trait in definition.traits)
 
 
-def _verifier(definition: OpDef, custom: _Verify, by_types: bool) -> _Verify:
-    """Verify an operation against its definition, once for each combination of types and properties, which is all that
-    the definition constrains; what a class checks besides, each time, unless it looks at no more either."""
-    known: dict[tuple[object, ...], list[Attribute]] = {}
+def _verifier(definition: OpDef, custom: _Verify, by_value: Container[str], by_types: bool) -> _Verify:
+    """Verify an operation against its definition, once for each combination of classes of types and properties, which
+    is all that the definition constrains but of properties `by_value`; what a class checks besides each time, or, if it
+    looks at types and properties alone, once for each combination of these."""
+    as_defined: set[tuple[object, ...]] = set()
+    as_custom: dict[tuple[object, ...], list[Attribute]] = {}
 
     def verify(op: IRDLOperation) -> None:
-        facts = [*[o.type for o in op.operands], *[r.type for r in op.results], *op.properties.values()]
-        # The attributes that a key is of are kept, so that no other one gets the identity of any.
-        key = (len(op.operands), *op.properties, *map(id, facts))
-        if key not in known or op.attributes:
+        types = [*[o.type for o in op.operands], *[r.type for r in op.results]]
+        properties = [value if name in by_value else type(value) for name, value in op.properties.items()]
+        key = (len(op.operands), *map(type, types), *op.properties, *properties)
+        if key not in as_defined or op.attributes:
             definition.verify(op)
-            if by_types:
-                custom(op)
-            if len(known) >= _MOST_VERIFIED:
-                known.clear()
-            known[key] = facts
+            if len(as_defined) >= _MOST_VERIFIED:
+                as_defined.clear()
+            as_defined.add(key)
         if not by_types:
             custom(op)
+            return
+        facts = [*types, *op.properties.values()]
+        key = (len(op.operands), *op.properties, *map(id, facts))
+        if key not in as_custom:
+            custom(op)
+            if len(as_custom) >= _MOST_VERIFIED:
+                as_custom.clear()
+            # The attributes that a key is of are kept, so that no other one gets the identity of any.
+            as_custom[key] = facts
 
     return verify
 

@@ -42,7 +42,13 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import erase, insert_before, yielded
-from tilewright.passes.array.fusion import ELEMENTWISE, is_splat, is_unit_reshape, structural_key
+from tilewright.passes.array.fusion import (
+    ELEMENTWISE,
+    StructuralKey,
+    is_splat,
+    is_unit_reshape,
+    structural_key,
+)
 from tilewright.passes.base import Remark, Unit, blocks_of
 from tilewright.passes.kernels.lower_loop_group import group_space
 from tilewright.primitives import ArrayType
@@ -52,7 +58,7 @@ class ArrayCollapseDimsPass(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "array-collapse-dims"
 
     def apply(self, unit: Unit) -> None:
-        known: dict[tuple[object, ...], list[_Runs] | None] = {}
+        known: dict[StructuralKey, list[_Runs] | None] = {}
         for block in blocks_of(unit.main):
             for op in list(block.ops):
                 if isinstance(op, array.FusedOp) and op.kind == "loop":
@@ -123,7 +129,7 @@ def _dims(value: SSAValue) -> list[int]:
     return [d for d, n in enumerate(array_type(value).shape) if n != 1]
 
 
-def _collapse(unit: Unit, group: array.FusedOp, known: dict[tuple[object, ...], list[_Runs] | None]) -> None:
+def _collapse(unit: Unit, group: array.FusedOp, known: dict[StructuralKey, list[_Runs] | None]) -> None:
     """Collapse a group. `known` has the runs of the values of each group that was looked at, by its structure."""
     key = structural_key(group.body)
     if key not in known:

@@ -285,6 +285,8 @@ def _too_many(
     members: set[Operation], every: set[Operation], roots: list[Operation], most_windows: int | None
 ) -> str | None:
     """Why a group reads and stores more arrays, or windows of them, than a kernel may; None where it does not."""
+    if most_windows is None and len(roots) + sum(len(op.operands) for op in every) <= MOST_ARRAYS:
+        return None
     arrays = {o for op in every for o in op.operands if o.owner not in every}
     if len(arrays) + len(roots) > MOST_ARRAYS:
         return f"the group would read and store more than {MOST_ARRAYS} arrays"

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+import msgspec
 import numpy as np
 from xdsl.dialects.builtin import LocationAttr, StringAttr, UnknownLoc
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from tilewright import ops
+from tilewright.cached import cached_property
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dialects.rewriting import in_block
@@ -150,7 +152,20 @@ def _reads(op: Operation) -> Sequence[SSAValue]:
     return [o for inner in op.walk() for o in inner.operands]
 
 
-def structural_key(region: Region) -> tuple[object, ...]:
+class StructuralKey(msgspec.Struct, frozen=True, dict=True):
+    """The structure of a region, whose hash is computed once: it goes through every type and attribute."""
+
+    parts: tuple[object, ...]
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.parts)
+
+
+def structural_key(region: Region) -> StructuralKey:
     """Equal for regions of one block that hold the same operations on the same types."""
     numbers: dict[SSAValue, int] = {}
     for argument in region.block.args:
@@ -162,7 +177,7 @@ def structural_key(region: Region) -> tuple[object, ...]:
             numbers[result] = len(numbers)
         properties = tuple(sorted(op.properties.items()))
         parts.append((op.name, operands, properties, tuple(r.type for r in op.results)))
-    return tuple(parts)
+    return StructuralKey(tuple(parts))
 
 
 def make_group(block: Block, members: set[Operation], kind: str, why: str) -> array.FusedOp:

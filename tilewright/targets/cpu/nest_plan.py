@@ -55,6 +55,7 @@ class NestPlan(msgspec.Struct, eq=False):
     adds_blocks: bool = False
     row_by_row: bool = False
     interleaved_dim: int | None = None
+    operands: dict[tuple[Operation, Indices], list[Item]] = msgspec.field(default_factory=dict)
 
     @property
     def parallel_levels(self) -> int:
@@ -161,6 +162,13 @@ def root_indices(plan: NestPlan, root: Operation) -> Indices:
 
 def operand_items(op: Operation, at: Indices, plan: NestPlan) -> list[Item]:
     """The items that computing `op` at `at` needs."""
+    found = plan.operands.get((op, at))
+    if found is None:
+        found = plan.operands[op, at] = _operand_items(op, at, plan)
+    return found
+
+
+def _operand_items(op: Operation, at: Indices, plan: NestPlan) -> list[Item]:
     if isinstance(op, tile.BroadcastOp):
         sizes, result = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
         axes: tuple[int, ...] = op.axes
