@@ -19,10 +19,12 @@ import numpy as np
 from tilewright.cached import cached_property
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # there is one object for each: identity compares and hashes in no time
 class DType:
     """One element type. `kind` is `f` (float), `i` (signed), `u` (unsigned), `b` (bool) or `c` (complex: the IR has the
     parts alone); `bits` the storage width."""
@@ -103,6 +105,9 @@ class DType:
     def __repr__(self) -> str:
         return self.name
 
+    def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
+        return _named, (self.name,)
+
 
 f8e4m3fn = DType("f8e4m3fn", "f", 8)
 f8e5m2 = DType("f8e5m2", "f", 8)
@@ -140,6 +145,11 @@ _BY_NAME = {d.name: d for d in (*ALL, tf32)}
 EXTENSIONS = {name: _BY_NAME[ours] for ours, name in _ML_DTYPES_NAMES.items()}
 _EPSILON = {"f8e4m3fn": 2.0**-3, "f8e5m2": 2.0**-2, "f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}
 _BY_NUMPY_NAME = {name: _BY_NAME[ours] for ours, name in (_NUMPY_NAMES | _ML_DTYPES_NAMES).items()}
+
+
+def _named(name: str) -> DType:
+    """The one object of a type, for copies and pickles."""
+    return _COMPLEX_BY_NAME.get(name) or _BY_NAME[name]
 
 
 def by_name(name: str) -> DType:

@@ -266,12 +266,22 @@ def user_location(skip_root: str = _PACKAGE_ROOT) -> SourceLocation | None:
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  documented, despite its name
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(skip_root) and not name.startswith("<") and name != contextlib.__file__:
+        if not _is_skipped(name, skip_root):
             return _instruction_location(frame.f_code, name, frame.f_lasti // 2, frame.f_lineno)
-        if name.startswith(_COMMAND_LINE):
+        if _is_command_line(name):
             return None
         frame = frame.f_back
     return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_skipped(file: str, skip_root: str) -> bool:
+    return file.startswith((skip_root, "<")) or file == contextlib.__file__
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_command_line(file: str) -> bool:
+    return file.startswith(_COMMAND_LINE)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -65,6 +66,7 @@ def infer(name: str, operands: Types, attributes: Attributes) -> tuple[ArrayType
     return types
 
 
+@lru_cache(maxsize=4096)
 def check_limits(type: ArrayType) -> None:
     """Refuse an array that nothing can hold.
 

@@ -264,7 +264,7 @@ def apply(fn: str, *operands: ArrayLike) -> Array:
     dtype = result_dtype(lifted)
     if ops.FUNCTIONS[fn].kinds == ops.FLOAT and not (dtype.is_float or dtype.is_complex):
         dtype = dtypes.f32
-    shape = broadcast_shapes(*(o.shape for o in lifted if isinstance(o, Array)))
+    shape = _common_shape(*[o.shape for o in lifted if isinstance(o, Array)])
     result = emit("map", *(typed(o, dtype, shape) for o in lifted), fn=fn)
     return with_weakness(result, True) if all(map(is_weak, lifted)) else result
 
@@ -294,6 +294,10 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
             )
         result.append(wide.pop() if wide else 1)
     return tuple(result)
+
+
+# Programs repeat few combinations of shapes.
+_common_shape = functools.lru_cache(maxsize=4096)(broadcast_shapes)
 
 
 def broadcast(x: Array, shape: Shape) -> Array:

@@ -19,6 +19,7 @@ checkers too (PEP 681).
 
 from __future__ import annotations
 
+import struct
 from abc import ABCMeta
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -80,13 +81,19 @@ class Codec(msgspec.Struct, frozen=True):
 def _number(value: bool | int | float) -> Attribute:
     if isinstance(value, bool):
         return BoolAttr.from_bool(value)
-    return _index(value) if isinstance(value, int) else FloatAttr(value, f64)
+    return _index(value) if isinstance(value, int) else _float(value, struct.pack("<d", value))
+
+
+# Attributes never change; xDSL verifies each that is built, which takes longer than building it.
+@lru_cache(maxsize=4096)
+def _index(value: int) -> Attribute:
+    return IntegerAttr(value, IndexType())
 
 
 @lru_cache(maxsize=4096)
-def _index(value: int) -> Attribute:
-    # Attributes never change; xDSL verifies each that is built, which takes longer than building it.
-    return IntegerAttr(value, IndexType())
+def _float(value: float, bits: bytes) -> Attribute:
+    """`bits` tell zeros of both signs, which compare equal."""
+    return FloatAttr(value, f64)
 
 
 def _plain_number(attribute: IntegerAttr | FloatAttr) -> bool | int | float:

@@ -10,6 +10,7 @@ import hashlib
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -171,15 +172,18 @@ def _text(value: object) -> str:
     return repr(value)
 
 
+_type_text = lru_cache(maxsize=4096)(str)
+
+
 def _digest_graph(graph: Graph, numbering: dict[Value, int], update: Any) -> None:
     def number(value: Value) -> int:
         return numbering.setdefault(value, len(numbering))
 
-    update(f"graph ({', '.join(f'{number(v)}: {v.type}' for v in graph.inputs)})\n".encode())
+    update(f"graph ({', '.join(f'{number(v)}: {_type_text(v.type)}' for v in graph.inputs)})\n".encode())
     for node in graph.nodes:
         attributes = ", ".join(f"{key}={_text(value)}" for key, value in sorted(node.attributes.items()))
         update(f"{node.op} {[numbering[v] for v in node.operands]} {{{attributes}}}\n".encode())
         for inner in node.graphs:
             _digest_graph(inner, numbering, update)
-        update(f"-> {[(number(v), str(v.type)) for v in node.results]}\n".encode())
+        update(f"-> {[(number(v), _type_text(v.type)) for v in node.results]}\n".encode())
     update(f"return {[numbering[v] for v in graph.outputs]}\n".encode())

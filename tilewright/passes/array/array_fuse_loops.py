@@ -278,7 +278,8 @@ def _is_too_large(order: BlockOrder, members: set[Operation], planner: KernelPla
 
 def _roots(order: BlockOrder, merged: set[Operation], every: set[Operation]) -> list[Operation]:
     """The operations of a set whose results are used outside it."""
-    return [op for op in merged if any(in_block(u, order.block) not in every for r in op.results for u in users(r))]
+    block = order.block
+    return [op for op in merged if any(in_block(u.operation, block) not in every for r in op.results for u in r.uses)]
 
 
 def _too_many(

@@ -21,7 +21,6 @@ from tilewright.passes.affine_access import Access, linear_form
 from tilewright.targets.cpu.nest_plan import (
     Item,
     NestPlan,
-    access,
     is_place,
     lanes_vary,
     operand_items,
@@ -355,8 +354,8 @@ def _can_cut(plan: NestPlan, dim: int) -> bool:
 
 def _has_panels(plan: NestPlan, dim: int) -> bool:
     """Whether neighbours along a dim are contiguous in panels only."""
-    stores = [access(root, root_indices(plan, root)) for root in plan.roots if isinstance(root, tile.StoreOp)]
-    loads = [access(value.owner, at) for value, at in plan.dependences if isinstance(value.owner, tile.LoadOp)]
+    stores = [plan.access(root, root_indices(plan, root)) for root in plan.roots if isinstance(root, tile.StoreOp)]
+    loads = [plan.access(value.owner, at) for value, at in plan.dependences if isinstance(value.owner, tile.LoadOp)]
     for found in (*stores, *loads):
         vary = lanes_vary(plan, found)
         if found.stride_along(dim, vary) is None and found.is_contiguous(dim, plan.lanes, vary):

@@ -37,7 +37,7 @@ from tilewright.targets.cpu.loops import (
 )
 from tilewright.targets.cpu.masked_memory import masked_load, masked_store, scatter, store_first_lane
 from tilewright.targets.cpu.nest_addresses import NestAddresses
-from tilewright.targets.cpu.nest_plan import NestPlan, access, is_place, lanes_vary
+from tilewright.targets.cpu.nest_plan import NestPlan, is_place, lanes_vary
 from tilewright.targets.cpu.nest_position import Position
 from tilewright.targets.cpu.nest_prefetches import NestPrefetches
 from tilewright.targets.cpu.past_caches import outgrows_cache, store_past_caches
@@ -299,7 +299,7 @@ class NestMemory:
 
     def load(self, op: tile.LoadOp, at: Indices) -> Value:
         """The registers of a loaded tile at nest indices."""
-        found = access(op, at)
+        found = self.plan.access(op, at)
         dtype = array_type(op.result).dtype
         dims = self.plan.dependences[(op.result, at)]
         guard = self._guard(found)
@@ -320,7 +320,7 @@ class NestMemory:
     def load_turned(self, op: tile.LoadOp, at: Indices) -> list[Value] | None:
         """The value that a load reads at each position of the open block, in memory form; None where it has to look at
         each position whether it is inside."""
-        found, plan = access(op, at), self.plan
+        found, plan = self.plan.access(op, at), self.plan
         dim, vector = plan.turned_dim, plan.vector_dim
         unsure = [(found.type.shape[position], found.forms[position]) for position in self._unsure(found)]
         if dim is None or vector is None or any(form is None or form.coefficient(dim) for _, form in unsure):
@@ -353,7 +353,7 @@ class NestMemory:
     def filled(self, op: tile.LoadOp, at: Indices, raw: Value) -> Value:
         """The registers of what was loaded, with the fill in lanes outside."""
         fill = op.fill if op.fill is not None else 0
-        guard = self._guard(access(op, at))
+        guard = self._guard(self.plan.access(op, at))
         value = widen(self.builder, raw, array_type(op.result).dtype)
         if guard is None or op.fill is None:
             return value
@@ -437,7 +437,7 @@ class NestMemory:
 
     def store(self, op: tile.StoreOp, at: Indices, value: Value) -> None:
         """Write registers at nest indices: one element, a masked vector, or scattered lanes."""
-        found = access(op, at)
+        found = self.plan.access(op, at)
         dtype = array_type(op.value).dtype
         guard = self._guard(found)
         vector_dim = self.plan.vector_dim
@@ -476,14 +476,14 @@ class NestMemory:
 
     def store_interleaved(self, op: tile.StoreOp, at: Indices, values: Sequence[Value]) -> None:
         """Write whole vectors of what belongs to each position of the innermost loop, which is at its first."""
-        found, dtype = access(op, at), array_type(op.value).dtype
+        found, dtype = self.plan.access(op, at), array_type(op.value).dtype
         raw = [narrow(self.builder, broadcast(self.builder, value, self.plan.lanes), dtype) for value in values]
         pointer = opaque(self.builder, self.first_pointer(found))
         store_interleaved(self.builder, raw, pointer, dtype.itemsize)
 
     def is_inside(self, op: tile.StoreOp, at: Indices) -> bool:
         """Whether all lanes of a store are known to be inside its array."""
-        return not self._unsure(access(op, at))
+        return not self._unsure(self.plan.access(op, at))
 
     def _store_scalar(self, found: Access, value: Value, dtype: DType, guard: Value | None) -> None:
         coordinates = [self._coordinate(found, i) for i in range(len(found.type.shape))]

@@ -56,6 +56,7 @@ class NestPlan(msgspec.Struct, eq=False):
     row_by_row: bool = False
     interleaved_dim: int | None = None
     operands: dict[tuple[Operation, Indices], list[Item]] = msgspec.field(default_factory=dict)
+    accesses: dict[tuple[Operation, Indices], Access] = msgspec.field(default_factory=dict)
 
     @property
     def parallel_levels(self) -> int:
@@ -106,6 +107,13 @@ class NestPlan(msgspec.Struct, eq=False):
             blocks.insert(0, blocks[0] * SUM_BLOCK)
         return blocks
 
+    def access(self, op: Operation, at: Indices) -> Access:
+        """The access of a load or store at given tile indices."""
+        found = self.accesses.get((op, at))
+        if found is None:
+            found = self.accesses[op, at] = _access(op, at)
+        return found
+
     def level(self, item: Item) -> int:
         """How many loops must be open before an item can be computed."""
         dims = self.dependences[item]
@@ -124,8 +132,8 @@ def plan_nest(nest: scheduled.NestOp, machine: Machine, bound: Bound) -> NestPla
         for value in root.operands:
             if not is_place(value):
                 _depend(plan, value, root_indices(plan, root))
-    accesses = [_access(root, root_indices(plan, root)) for root in roots if isinstance(root, tile.StoreOp)]
-    loads = [_access(value.owner, at) for value, at in plan.dependences if isinstance(value.owner, tile.LoadOp)]
+    accesses = [plan.access(root, root_indices(plan, root)) for root in roots if isinstance(root, tile.StoreOp)]
+    loads = [plan.access(value.owner, at) for value, at in plan.dependences if isinstance(value.owner, tile.LoadOp)]
     plan.lanes = _lanes(plan, machine)
     plan.vector_dim = _vector_dim(plan, accesses, loads) if nest.layout is None else _dealt_dim(nest.layout)
     if plan.vector_dim is None:
@@ -231,11 +239,6 @@ def _access(op: Operation, at: Indices) -> Access:
     else:
         raise CompilerBug(f"{op.name} does not access memory")
     return access_of(ref, op.map, symbols, at, {s: not is_place(s) for s in symbols})
-
-
-def access(op: tile.LoadOp | tile.StoreOp, at: Indices) -> Access:
-    """The access of a load or store at given tile indices."""
-    return _access(op, at)
 
 
 def _lanes(plan: NestPlan, machine: Machine) -> int:
@@ -367,7 +370,7 @@ def _turn_loads(plan: NestPlan) -> None:
         load = item[0].owner
         if not isinstance(load, tile.LoadOp) or not can_transpose(lanes, array_type(load.result).dtype.itemsize):
             continue
-        access = _access(load, item[1])
+        access = plan.access(load, item[1])
         if access.lanes or access.stride_along(vector, False) in (0, 1, None):
             continue
         for dim, extent in enumerate(plan.space):
@@ -405,7 +408,7 @@ def _repeats_lanes(plan: NestPlan, dim: int) -> bool:
     for item, dims in plan.dependences.items():
         if not isinstance(item[0].owner, tile.LoadOp) or dim not in dims:
             continue
-        found = _access(item[0].owner, item[1])
+        found = plan.access(item[0].owner, item[1])
         indices = [plan.dependences.get((found.symbols[s], found.at), frozenset[int]()) for s in found.lanes]
         if any(plan.vector_dim in each for each in indices) and not any(dim in each for each in indices):
             return True
@@ -424,7 +427,7 @@ def _clips(plan: NestPlan, bound: Bound) -> list[Clip]:
         found: list[Clip] = []
         at = root_indices(plan, root)
         if isinstance(root, tile.StoreOp):
-            found += _overhangs(_access(root, at), bound)
+            found += _overhangs(plan.access(root, at), bound)
         value = root.operands[0]
         if isinstance(value.owner, tile.ReduceOp):
             reduce = value.owner
@@ -465,7 +468,7 @@ def _strict_clips(plan: NestPlan, value: SSAValue, at: Indices, bound: Bound) ->
     for item in producers_first([(value, at)], lambda item: _strict_operands(plan, item)):
         op = item[0].owner
         if isinstance(op, tile.LoadOp) and op.fill is None:
-            clips += _overhangs(_access(op, item[1]), bound)
+            clips += _overhangs(plan.access(op, item[1]), bound)
     return clips
 
 

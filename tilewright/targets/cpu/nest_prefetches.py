@@ -12,7 +12,7 @@ from tilewright.dialects.base import array_type
 from tilewright.passes.affine_access import Access, Indices, address_terms
 from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.loops import i64, offset_pointer, prefetch
-from tilewright.targets.cpu.nest_plan import NestPlan, access, lanes_vary
+from tilewright.targets.cpu.nest_plan import NestPlan, lanes_vary
 from tilewright.targets.cpu.nest_position import Position
 from tilewright.targets.cpu.past_caches import outgrows_cache
 from tilewright.targets.llvm.values import Builder, Value
@@ -115,7 +115,7 @@ class NestPrefetches(msgspec.Struct, eq=False):
         later = next((s for s in context.upcoming if array_type(s.value).shape == self.plan.space), None)
         if later is None or context.claimed.get(later, op) is not op or len(at) != len(self.plan.space):
             return
-        target = access(later, at)
+        target = self.plan.access(later, at)
         if not target.lanes and self._streams(target, STORED_AHEAD_BYTES):
             context.claimed[later] = op
             self._claim(self.first_pointer(target))

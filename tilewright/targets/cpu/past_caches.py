@@ -17,7 +17,7 @@ from tilewright.machines.machine import Machine
 from tilewright.passes.affine_access import Access, address_terms
 from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.loops import I32, I64, i64
-from tilewright.targets.cpu.nest_plan import NestPlan, access, root_indices
+from tilewright.targets.cpu.nest_plan import NestPlan, root_indices
 from tilewright.targets.llvm.values import Builder, Value
 
 
@@ -26,7 +26,7 @@ def stores_past_caches(plan: NestPlan, machine: Machine) -> frozenset[tile.Store
     if plan.turned_dim is None or not _has_fence(machine):
         return frozenset()
     stores = [root for root in plan.roots if isinstance(root, tile.StoreOp)]
-    return frozenset(s for s in stores if _fills_lines(plan, access(s, root_indices(plan, s)), machine))
+    return frozenset(s for s in stores if _fills_lines(plan, plan.access(s, root_indices(plan, s)), machine))
 
 
 def outgrows_cache(found: Access, machine: Machine) -> bool:
