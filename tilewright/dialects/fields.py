@@ -92,7 +92,7 @@ def _index(value: int) -> Attribute:
 
 @lru_cache(maxsize=4096)
 def _float(value: float, bits: bytes) -> Attribute:
-    """`bits` tell zeros of both signs, which compare equal."""
+    """`bits` distinguish zeros of both signs, which compare equal."""
     return FloatAttr(value, f64)
 
 

@@ -10,7 +10,7 @@ from xdsl.ir import Attribute, Data, ParametrizedAttribute, SSAValue, TypeAttrib
 from xdsl.irdl import irdl_attr_definition, param_def
 from xdsl.utils.exceptions import VerifyException
 
-from tilewright.dialects.base import dtype_of, tensor
+from tilewright.dialects.base import array_type, tensor
 from tilewright.dtypes import DType
 from tilewright.errors import LayoutError
 from tilewright.layout.catalogue.placements import Pages
@@ -47,6 +47,7 @@ class PagesAttr(Data[Pages]):
 
 
 _DEFAULT_PAGES = PagesAttr(Pages())
+_HASH = "tilewright.hash"
 
 
 @irdl_attr_definition
@@ -90,13 +91,21 @@ class RefType(ParametrizedAttribute, TypeAttribute):
         if self.pages != _DEFAULT_PAGES and (self.space.data or self.layout.data):
             raise VerifyException("tile.ref: an array in pages has no space and no layout")
 
+    def __hash__(self) -> int:
+        # Types never change, and much is looked up by them.
+        kept = vars(self)
+        known: int | None = kept.get(_HASH)
+        if known is None:
+            known = kept[_HASH] = hash((self.array, self.space, self.layout, self.pages))
+        return known
+
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.array.get_shape()
+        return array_type(self.array).shape
 
     @property
     def dtype(self) -> DType:
-        return dtype_of(self.array.element_type)
+        return array_type(self.array).dtype
 
 
 def ref(type: ArrayType, space: str = "", layout: str = "", pages: Pages | None = None) -> RefType:

@@ -65,7 +65,7 @@ class Planner:
                 return Plan(source, ())
             steps = self._combined(source, target)
             at = steps[-1].layout if steps else source
-            if not _same(at, target):
+            if not steps or not _same(at, target):
                 steps += self._route(at, target)
             return Plan(source, tuple(steps))
         except _NoWay as reason:

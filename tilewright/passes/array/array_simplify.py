@@ -76,7 +76,8 @@ def _simplify_block(unit: Unit, block: Block) -> bool:
             continue
         replacement = _rewrite(unit, op)
         if replacement is None:
-            key = (op.name, tuple(op.operands), tuple(sorted(op.properties.items())), tuple(r.type for r in op.results))
+            types = tuple(array_type(r) for r in op.results)  # hashed faster than types of the IR
+            key = (op.name, op.operands, tuple(sorted(op.properties.items())), types)
             first = known.setdefault(key, op)
             replacement = None if first is op else list(first.results)
         if replacement is not None:

@@ -170,13 +170,13 @@ def structural_key(region: Region) -> StructuralKey:
     numbers: dict[SSAValue, int] = {}
     for argument in region.block.args:
         numbers[argument] = len(numbers)
-    parts: list[object] = [tuple(a.type for a in region.block.args)]
+    parts: list[object] = [tuple(array_type(a) for a in region.block.args)]  # hashed faster than types of the IR
     for op in region.block.ops:
         operands = tuple(numbers[o] for o in op.operands)
         for result in op.results:
             numbers[result] = len(numbers)
         properties = tuple(sorted(op.properties.items()))
-        parts.append((op.name, operands, properties, tuple(r.type for r in op.results)))
+        parts.append((op.name, operands, properties, tuple(array_type(r) for r in op.results)))
     return StructuralKey(tuple(parts))
 
 
