@@ -137,7 +137,9 @@ def _only_ends_are_used(
     last=st.integers(0, 2),
 )
 def test_random_layers(layer: Sequence[tuple[str, str]], first: int, count: int, last: int) -> None:
-    """No run of layers by definition has more operations to repeat than the one that is found."""
+    """No run of layers by definition has more operations to repeat than the one that is found. Of runs in which an
+    argument comes again, as one that layers have in common does where fewer operations are taken for a layer, a part
+    would do, which is not looked for."""
     lines: list[str] = []
     names = ["a0"]
     inputs = 2
@@ -172,7 +174,10 @@ def test_random_layers(layer: Sequence[tuple[str, str]], first: int, count: int,
         if layers_by_definition(block, start, period, each)
     ]
     best = max(every, default=(0,))[0]
-    assert best == (0 if layers is None else (layers.count - EDGE) * layers.period)
+    repeated = 0 if layers is None else (layers.count - EDGE) * layers.period
+    assert repeated <= best
+    if count >= LEAST or all(kind != "common" for _, kind in layer):
+        assert repeated == best
     if layers is not None:
         assert layers_by_definition(block, layers.start, layers.period, layers.count)
         assert all(isinstance(op, array.MapOp) for op in layers.flat.ops[layers.start : layers.end])
