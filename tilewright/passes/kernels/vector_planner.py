@@ -84,7 +84,11 @@ class VectorPlanner(msgspec.Struct, frozen=True):
     shuffles_lanes: bool = True
     sums_in_blocks: bool = True
     scans_in_turns: bool = False
-    shares_scatter_rows: bool = True
+
+    @property
+    def scatter_parts(self) -> int:
+        """A part for each thread."""
+        return self.threads
 
     def check(self, group: array.FusedOp, schedule: schedules.Schedule) -> None:
         check_vector_schedule(group, schedule, self.machine)
