@@ -7,15 +7,17 @@ consist of are written in one step here; other kinds, and instructions with meta
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 from llvmlite import ir
 
-_INSTRUCTIONS: Any = ir.instructions  # llvmlite carries no annotations
-_FUNCTION: type[Any] = ir.Function
+Object: TypeAlias = Any  # a module, an instruction or another value: llvmlite carries no annotations
+
+_INSTRUCTIONS: Object = ir.instructions
+_FUNCTION: type[Object] = ir.Function
 
 
-def module_text(module: Any) -> str:
+def module_text(module: Object) -> str:
     """The text of a module, the same that `str` gives."""
     named = module.namedmetadata.items()
     return "\n".join(
@@ -32,7 +34,7 @@ def module_text(module: Any) -> str:
     )
 
 
-def _function(function: Any) -> str:
+def _function(function: Object) -> str:
     if not function.blocks:
         return str(function)
     parts: list[str] = []
@@ -45,17 +47,17 @@ def _function(function: Any) -> str:
     return "".join(parts)
 
 
-def _instruction(instruction: Any) -> str:
+def _instruction(instruction: Object) -> str:
     write = _WRITERS.get(instruction.__class__)
     text = None if write is None or instruction.metadata else write(instruction)
     return str(instruction) if text is None else text
 
 
-def _references(values: Iterable[Any]) -> str:
+def _references(values: Iterable[Object]) -> str:
     return ", ".join([value.get_reference() for value in values])
 
 
-def _typed(values: Iterable[Any]) -> str:
+def _typed(values: Iterable[Object]) -> str:
     return ", ".join([f"{value.type} {value.get_reference()}" for value in values])
 
 
@@ -63,49 +65,49 @@ def _flagged(name: str, flags: list[str]) -> str:
     return " ".join([name, *flags]) if flags else name
 
 
-def _aligned(instruction: Any) -> str:
+def _aligned(instruction: Object) -> str:
     return "" if instruction.align is None else f", align {instruction.align}"
 
 
-def _operation(op: Any) -> str:
+def _operation(op: Object) -> str:
     name = _flagged(op.opname, op.flags)
     return f"{op.get_reference()} = {name} {op.type} {_references(op.operands)}"
 
 
-def _on_elements(op: Any) -> str:
+def _on_elements(op: Object) -> str:
     return f"{op.get_reference()} = {op.opname} {_typed(op.operands)}"
 
 
-def _compare(op: Any) -> str:
+def _compare(op: Object) -> str:
     first, second = op.operands
     name = _flagged(op.opname, op.flags)
     return f"{op.get_reference()} = {name} {op.op} {first.type} {first.get_reference()}, {second.get_reference()}"
 
 
-def _select(op: Any) -> str:
+def _select(op: Object) -> str:
     return f"{op.get_reference()} = select {' '.join(op.flags)} {_typed(op.operands)}"
 
 
-def _cast(op: Any) -> str:
+def _cast(op: Object) -> str:
     (source,) = op.operands
     return f"{op.get_reference()} = {op.opname} {source.type} {source.get_reference()} to {op.type}"
 
 
-def _load(op: Any) -> str:
+def _load(op: Object) -> str:
     (pointer,) = op.operands
     return f"{op.get_reference()} = load {op.type}, {pointer.type} {pointer.get_reference()}{_aligned(op)}"
 
 
-def _store(op: Any) -> str:
+def _store(op: Object) -> str:
     return f"store {_typed(op.operands)}{_aligned(op)}"
 
 
-def _address(op: Any) -> str:
+def _address(op: Object) -> str:
     name = "getelementptr inbounds" if op.inbounds else "getelementptr"
     return f"{op.get_reference()} = {name} {op.source_etype}, {_typed(op.operands)}"
 
 
-def _call(op: Any) -> str | None:
+def _call(op: Object) -> str | None:
     callee, *arguments = op.operands
     type = callee.function_type
     if op.tail or op.cconv or op.fastmath or op.attributes or op.arg_attributes or type.var_arg:
@@ -114,16 +116,16 @@ def _call(op: Any) -> str | None:
     return text if isinstance(op.type, ir.VoidType) else f"{op.get_reference()} = {text}"
 
 
-def _phi(op: Any) -> str:
+def _phi(op: Object) -> str:
     incoming = ", ".join([f"[{value.get_reference()}, {block.get_reference()}]" for value, block in op.incomings])
     return f"{op.get_reference()} = phi {' '.join(op.flags)} {op.type} {incoming}"
 
 
-def _branch(op: Any) -> str:
+def _branch(op: Object) -> str:
     return f"{op.opname} {_typed(op.operands)}"
 
 
-_WRITERS: dict[Any, Callable[[Any], str | None]] = {
+_WRITERS: dict[Object, Callable[[Object], str | None]] = {
     _INSTRUCTIONS.Instruction: _operation,
     _INSTRUCTIONS.ExtractElement: _on_elements,
     _INSTRUCTIONS.InsertElement: _on_elements,
