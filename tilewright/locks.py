@@ -6,6 +6,7 @@ from __future__ import annotations
 import _imp
 import importlib
 import os
+import sys
 import threading
 import time
 import weakref
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 # A fork goes ahead after this time: what another thread imports may wait for the thread that forks.
-_IMPORTS_PATIENCE_S = 5.0
+_IMPORTS_PATIENCE_S = 1.0
 # Of one attempt to get one barrier; then all are given back.
 _BARRIER_TIMEOUT_S = 0.01
 
@@ -65,7 +66,7 @@ class ForkBarrier:
 
 
 _barriers: list[ForkBarrier] = []
-_held_over_fork: list[ForkBarrier] = []
+_held_over_fork: list[Any] = []
 _locks: weakref.WeakSet[Lock] = weakref.WeakSet()
 
 
@@ -84,20 +85,23 @@ def _before_fork() -> None:
     """Acquire all fork barriers and the import lock, once no other thread holds a barrier or imports a module.
 
     Python does not free the lock of a module in a child that lacks the thread which imports it: the child would wait
-    for that module for ever. All barriers are released while one is contended: the thread that holds it may be
-    about to acquire another, for example in a signal handler.
+    for that module for ever. It imports one anew that is not ready after all. All barriers are released while one is
+    contended: the thread that holds it may be about to acquire another, for example in a signal handler.
     """
     deadline = None
+    owned = _give_back_logging()
     while True:
         held = _acquired_barriers()
-        if len(held) == len(_barriers):
+        if held is not None:
             deadline = deadline or time.monotonic() + _IMPORTS_PATIENCE_S
             _imp.acquire_lock()
-            if not _others_import() or time.monotonic() > deadline:
+            if not _imported_by_others() or time.monotonic() > deadline:
+                for _ in range(owned):
+                    held[-1].acquire()
                 _held_over_fork[:] = held
                 return
             _imp.release_lock()
-        _release(held)
+            _release(held)
         time.sleep(0.0005)
 
 
@@ -106,27 +110,60 @@ def _after_fork() -> None:
     _release(_held_over_fork)
 
 
-def _acquired_barriers() -> list[ForkBarrier]:
-    """All barriers, or those before one that another thread keeps."""
-    held: list[ForkBarrier] = []
-    for barrier in _barriers:
-        if not barrier.lock.acquire(timeout=_BARRIER_TIMEOUT_S):
-            break
-        held.append(barrier)
+def _after_fork_in_child() -> None:
+    _after_fork()
+    bootstrap = _bootstrap()
+    for name in _imported_by_others():
+        getattr(bootstrap, "_module_locks", {}).pop(name, None)
+        sys.modules.pop(name, None)
+    waiting = getattr(bootstrap, "_blocking_on", {})
+    for thread in waiting.keys() - {threading.get_ident()}:
+        del waiting[thread]
+
+
+def _logging_lock() -> Any:
+    """The lock of the module `logging`, which that holds over a fork, too, and which modules wait for that get a logger
+    when they are imported; None where it is not loaded."""
+    return getattr(sys.modules.get("logging"), "_lock", None)
+
+
+def _give_back_logging() -> int:
+    """Release the lock of `logging`, whose own function before a fork may have run already; gives how often."""
+    lock, count = _logging_lock(), 0
+    while lock is not None and lock._is_owned():
+        lock.release()
+        count += 1
+    return count
+
+
+def _acquired_barriers() -> list[Any] | None:
+    """The locks of all barriers and of `logging`; none of them where another thread keeps one."""
+    held: list[Any] = []
+    logging_lock = _logging_lock()
+    for lock in [*(barrier.lock for barrier in _barriers), *([] if logging_lock is None else [logging_lock])]:
+        if not lock.acquire(timeout=_BARRIER_TIMEOUT_S):
+            _release(held)
+            return None
+        held.append(lock)
     return held
 
 
-def _release(held: list[ForkBarrier]) -> None:
-    for barrier in held:
-        barrier.lock.release()
+def _release(held: list[Any]) -> None:
+    for lock in held:
+        # In a child `logging` may have freed its lock already.
+        if lock._is_owned():
+            lock.release()
 
 
-def _others_import() -> bool:
-    """Whether another thread holds the import lock of a module; False if this version of Python hides it."""
-    bootstrap: Any = importlib.import_module("importlib._bootstrap")
-    locks: Mapping[str, Callable[[], Any]] = getattr(bootstrap, "_module_locks", {})
-    owners = {getattr(reference(), "owner", None) for reference in [*locks.values()]}
-    return bool(owners - {None, threading.get_ident()})
+def _bootstrap() -> Any:
+    return importlib.import_module("importlib._bootstrap")
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+def _imported_by_others() -> list[str]:
+    """The modules whose import locks other threads hold; none if this version of Python hides it."""
+    locks: Mapping[str, Callable[[], Any]] = getattr(_bootstrap(), "_module_locks", {})
+    owners = {name: getattr(reference(), "owner", None) for name, reference in [*locks.items()]}
+    return [name for name, owner in owners.items() if owner not in (None, threading.get_ident())]
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

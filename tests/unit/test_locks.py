@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,20 @@ def test_a_child_imports_what_another_thread_was_importing(tmp_path: Path) -> No
     assert _exit_code(script, str(tmp_path)) == 7
 
 
+@pytest.mark.parametrize("before", ["", "import logging"], ids=["logging first", "locks first"])
+def test_a_child_imports_what_gets_a_logger_meanwhile(before: str, tmp_path: Path) -> None:
+    """`logging` holds its lock over a fork: the import would wait for the fork, and that for the import."""
+    text = "import time\ntime.sleep(0.3)\nimport logging\nlogging.getLogger('late')\nvalue = 7\n"
+    (tmp_path / "takes_time.py").write_text(text)
+    child = "import logging, takes_time; logging.getLogger('child').warning('heard'); return takes_time.value"
+    script = FORKS.format(before=before, child=child)
+    if not before:
+        script = "    import logging\n" + script
+    started = time.monotonic()
+    assert _exit_code(script, str(tmp_path)) == 7
+    assert time.monotonic() - started < 4
+
+
 @pytest.mark.parametrize("delay", ["0.05", "0.4"])
 def test_a_child_of_a_process_whose_first_call_is_under_way(delay: str) -> None:
     assert _exit_code(FIRST_CALL, delay) == 7
@@ -76,6 +91,15 @@ def test_a_fork_does_not_wait_for_ever(tmp_path: Path) -> None:
     """The thread that forks may be what the import waits for."""
     (tmp_path / "takes_time.py").write_text("import __main__\n__main__.forked.wait()\nvalue = 7\n")
     script = FORKS.format(before="tilewright.locks._IMPORTS_PATIENCE_S = 0.3", child="return 7")
+    assert _exit_code(script, str(tmp_path)) == 7
+
+
+def test_a_child_imports_anew_what_was_not_ready(tmp_path: Path) -> None:
+    """Such as a module that waits, in a function of its own before a fork, for the end of that."""
+    text = "import os, __main__\nif os.getpid() == __main__.parent:\n    __main__.forked.wait()\nvalue = 7\n"
+    (tmp_path / "takes_time.py").write_text(text)
+    before = "parent = os.getpid(); tilewright.locks._IMPORTS_PATIENCE_S = 0.3"
+    script = FORKS.format(before=before, child="import takes_time; return takes_time.value")
     assert _exit_code(script, str(tmp_path)) == 7
 
 
