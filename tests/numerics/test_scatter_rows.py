@@ -1,4 +1,4 @@
-"""Scatters whose rows or columns threads share, in native code against NumPy's unbuffered updates."""
+"""Scatters along inner dimensions, whose rows threads share, in native code against NumPy's unbuffered updates."""
 
 from __future__ import annotations
 
@@ -18,10 +18,6 @@ CASES = [
     ((5000, 3), (1,), 4),
     ((1, 20000), (1,), 100),
     ((4, 0), (1,), 0),
-    ((500, 96), (0,), 300),
-    ((40, 6, 128), (0,), 50),
-    ((40, 6, 192), (0, 1), 50),
-    ((40, 97), (0,), 50),
 ]
 
 

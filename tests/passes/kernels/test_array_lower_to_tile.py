@@ -252,23 +252,6 @@ def test_updates_are_scattered_one_after_the_other() -> None:
     np.testing.assert_array_equal(run(unit, [x, updates, np.array([2, 2, 6, 9], np.int32)])[0], expected)
 
 
-@pytest.mark.parametrize(("columns", "grid"), [(96, ": 2"), (64, ": 2"), (62, ""), (97, "")])
-def test_threads_share_the_columns_of_a_scatter_to_rows(columns: int, grid: str) -> None:
-    """Each takes the updates one after the other; not of columns that cannot be halved, or of less than two lines."""
-
-    def program(p: Program) -> list[Value]:
-        x, updates, rows = p.array(7, columns), p.array(4, columns), p.array(4, dtype=dtypes.i32)
-        return list(p.add("scatter", [x, updates, rows], axes=(0,), fn="add"))
-
-    unit = lowered(program)
-    expect(unit, f'CHECK: tile.kernel() {{sym_name = "scatter_0", grid = array<i64{grid}>,')
-    generator = np.random.default_rng(0)
-    x, updates = (generator.random((n, columns), np.float32) for n in (7, 4))
-    expected = x.copy()
-    np.add.at(expected, [2, 2, 6], updates[:3])
-    np.testing.assert_array_equal(run(unit, [x, updates, np.array([2, 2, 6, 9], np.int32)])[0], expected)
-
-
 def test_a_long_line_is_scanned_in_parts_each_from_what_the_one_before_passes_on() -> None:
     def program(p: Program) -> list[Value]:
         return [p.add("scan", [p.array(270001)], fn="add", axis=0, reverse=False)[0]]

@@ -50,7 +50,7 @@ class CorePlanner:
     shuffles_lanes: bool = False
     sums_in_blocks: bool = False  # cores share the one loop of a long sum, and add partial sums in their own order
     scans_in_turns: bool = True
-    scatter_parts: int = 0
+    shares_scatter_rows: bool = False
 
     @property
     def most_windows(self) -> int:

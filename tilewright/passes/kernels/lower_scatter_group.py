@@ -16,9 +16,6 @@ from tilewright.passes.kernels.indexing import Axis, Linear
 from tilewright.passes.kernels.lower_loop_group import ROW_ELEMENTS
 from tilewright.passes.kernels.tile_builder import TileBuilder
 
-# Columns of a program instance, at least: two lines of the cache.
-LEAST_COLUMNS = 32
-
 
 def scatter_of(group: array.FusedOp) -> array.ScatterOp:
     return next(op for op in group.body.block.ops if isinstance(op, array.ScatterOp))
@@ -27,18 +24,14 @@ def scatter_of(group: array.FusedOp) -> array.ScatterOp:
 class ScatterRows(msgspec.Struct, frozen=True):
     """The rows of a scatter are the dimensions before those that indices choose from: an index changes the same element
     of each. A program instance updates `block` rows along the last of `dims`, one after the other; where there are no
-    rows, or the machine's lanes take all of them, `dims` is empty. Without rows, an instance takes `columns` of the
-    last dim, all of it where that is 0."""
+    rows, or the machine's lanes take all of them, `dims` is empty."""
 
     shape: tuple[int, ...]
     dims: int = 0
     block: int = 1
-    columns: int = 0
 
     @property
     def grid(self) -> tuple[int, ...]:
-        if self.columns:
-            return (self.shape[-1] // self.columns,)
         if not self.dims:
             return ()
         return (*self.shape[: self.dims - 1], -(-self.shape[self.dims - 1] // self.block))
@@ -49,25 +42,14 @@ class ScatterRows(msgspec.Struct, frozen=True):
             return []
         return [*(Linear.of(index) for index in indices[:-1]), Linear.of(indices[-1], self.block)]
 
-    def along(self, dim: int, indices: Sequence[SSAValue]) -> Linear:
-        """The coordinates of a program instance along a dim that is no row's."""
-        if not self.columns or dim < len(self.shape) - 1:
-            return Linear.of(Axis(self.shape[dim], dim, f"d{dim}"))
-        return Linear.of(Axis(self.columns, dim, f"d{dim}")) + Linear.of(indices[-1], self.columns)
 
-
-def scatter_rows(op: array.ScatterOp, parts: int) -> ScatterRows:
-    """The rows of a scatter, in blocks that stay in the first-level cache, or its columns in so many parts; 0: program
-    instances do not share them."""
+def scatter_rows(op: array.ScatterOp, share: bool) -> ScatterRows:
+    """The rows of a scatter, in blocks that stay in the first-level cache. `share`: whether program instances share
+    them."""
     shape, dims = array_type(op.operands[0]).shape, min(op.axes)
-    if not parts or 0 in shape:
+    if not share or not dims or 0 in shape:
         return ScatterRows(shape)
-    if dims:
-        block = dividing_split(shape[dims - 1], max(1, ROW_ELEMENTS // math.prod(shape[dims:])))
-        return ScatterRows(shape, dims, block)
-    columns = shape[-1] // parts
-    shares = len(shape) - 1 not in op.axes and shape[-1] % parts == 0 and columns >= LEAST_COLUMNS
-    return ScatterRows(shape, columns=columns if shares and parts > 1 else 0)
+    return ScatterRows(shape, dims, dividing_split(shape[dims - 1], max(1, ROW_ELEMENTS // math.prod(shape[dims:]))))
 
 
 def lower_scatter_group(
@@ -96,7 +78,7 @@ def combine_updates(
         position = tuple(Linear.of(c) for c in counters)
         pairs = zip(index_arrays, op.axes, strict=True)
         at = {axis: Linear.of(builder.cast(builder.pull(i, position), dtypes.i64)) for i, axis in pairs}
-        at |= {d: row[d] if d < len(row) else rows.along(d, indices) for d in rest}
+        at |= {d: row[d] if d < len(row) else Linear.of(Axis(shape[d], d, f"d{d}")) for d in rest}
         target = tuple(at[d] for d in range(len(shape)))
         update = builder.pull(updates, (*position, *(at[d] for d in rest)))
         if op.fn != "set":
@@ -130,8 +112,11 @@ def combine_updates(
 def _copy(
     builder: TileBuilder, source: SSAValue, out: SSAValue, rows: ScatterRows, indices: Sequence[SSAValue]
 ) -> None:
-    """Copy the rows, or columns, of a program instance."""
-    start, rank = rows.start(indices), len(rows.shape)
-    own = [Axis(1 if d < rows.dims - 1 else rows.block, d, f"d{d}") for d in range(rows.dims)]
-    at = tuple(start[d] + Linear.of(own[d]) if d < rows.dims else rows.along(d, indices) for d in range(rank))
+    """Copy the rows of a program instance."""
+    shape, start = rows.shape, rows.start(indices)
+    extents = [*[1] * (rows.dims - 1), rows.block] if rows.dims else []
+    extents += shape[rows.dims :]
+    at = tuple(
+        (start[d] if d < rows.dims else Linear()) + Linear.of(Axis(n, d, f"d{d}")) for d, n in enumerate(extents)
+    )
     builder.store(builder.pull(source, at), out, at)

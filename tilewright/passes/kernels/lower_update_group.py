@@ -16,12 +16,13 @@ from tilewright.passes.kernels.lower_scatter_group import combine_updates, scatt
 from tilewright.passes.kernels.tile_builder import TileBuilder, clamp
 
 
-def update_stage(group: array.FusedOp, scatter_parts: int) -> Stage:
-    """The one kernel of a group; it touches no more than what is updated. `scatter_parts`: as of `scatter_rows`."""
+def update_stage(group: array.FusedOp, share_rows: bool) -> Stage:
+    """The one kernel of a group; it touches no more than what is updated. `share_rows`: of a scatter, by program
+    instances."""
     op = next(op for op in group.body.block.ops if isinstance(op, array.DynamicUpdateSliceOp | array.ScatterOp))
     updates = [arg is op.operands[0] for arg in group.body.block.args].index(True)
     if isinstance(op, array.ScatterOp):
-        rows = scatter_rows(op, scatter_parts)
+        rows = scatter_rows(op, share_rows)
 
         def combine(builder: TileBuilder, indices: Values, outputs: Values, earlier: Values) -> None:
             combine_updates(op, rows, builder, indices, outputs[0])

@@ -26,8 +26,7 @@ class KernelPlanner(Protocol):
         sums_in_blocks: whether long sums are nested, with a partial sum for each block of trips.
         shuffles_lanes: whether elements a few apart are loaded and stored as vectors whose lanes are shuffled.
         scans_in_turns: whether one program instance scans all parts of a line, one after the other.
-        scatter_parts: into how many parts of its columns a scatter without rows is cut; 0: program instances do not
-            share rows either.
+        shares_scatter_rows: whether program instances share the rows of a scatter, and take one after the other.
     """
 
     @property
@@ -55,7 +54,7 @@ class KernelPlanner(Protocol):
     def scans_in_turns(self) -> bool: ...
 
     @property
-    def scatter_parts(self) -> int: ...
+    def shares_scatter_rows(self) -> bool: ...
 
     def check(self, group: array.FusedOp, schedule: schedules.Schedule) -> None:
         """Check a requested schedule of a kind that the group, which is no attention, admits.

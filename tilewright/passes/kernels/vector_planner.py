@@ -84,11 +84,7 @@ class VectorPlanner(msgspec.Struct, frozen=True):
     shuffles_lanes: bool = True
     sums_in_blocks: bool = True
     scans_in_turns: bool = False
-
-    @property
-    def scatter_parts(self) -> int:
-        """A part for each thread."""
-        return self.threads
+    shares_scatter_rows: bool = True
 
     def check(self, group: array.FusedOp, schedule: schedules.Schedule) -> None:
         check_vector_schedule(group, schedule, self.machine)
