@@ -317,7 +317,8 @@ def test_few_elements_of_a_concatenation_are_gathered_from_each_operand(indices:
 
 
 @pytest.mark.parametrize(
-    ("shape", "axis", "taken"), [((8, 6), 0, 0), ((8, 6), 1, 0), ((4, 8, 6), 0, 1), ((4, 8, 6), 2, 0)]
+    ("shape", "axis", "taken"),
+    [((2, 64), 0, 0), ((8, 6), 1, 0), ((4, 8, 6), 0, 0), ((4, 8, 6), 2, 0), ((4, 8, 6), 2, 1)],
 )
 def test_gathers_of_reductions_reduce_what_is_taken(shape: tuple[int, ...], axis: int, taken: int) -> None:
     left = [n for d, n in enumerate(shape) if d != axis]
@@ -334,6 +335,18 @@ def test_gathers_of_reductions_reduce_what_is_taken(shape: tuple[int, ...], axis
     unit = check_meaning(PASS, text, inputs=inputs)
     (made,) = [op for op in unit.main.body.block.ops if isinstance(op, array.ReduceOp)]
     assert array_type(made.results[0]).size == int(np.prod(result))
+
+
+def test_gathers_of_a_good_part_of_summed_rows_stay() -> None:
+    """All lines of the rows would be read for the elements."""
+    text = """
+    func.func @main(%x: tensor<8x16xi32>, %i: tensor<2xi32>) -> tensor<2xi32> {
+      %y = array.reduce(%x) {fn = "add", axes = array<i64: 0>} : tensor<16xi32>
+      %z = array.gather(%y, %i) {axes = array<i64: 0>} : tensor<2xi32>
+      func.return %z : tensor<2xi32>
+    }
+    """
+    check_unchanged(PASS, text)
 
 
 def test_elements_of_what_is_gathered_are_gathered_at_once() -> None:

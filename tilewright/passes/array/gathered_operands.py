@@ -17,6 +17,8 @@ from tilewright.primitives import ArrayType
 
 # The largest part of a concatenation that is gathered from each of its operands.
 _MOST_FROM_OPERANDS = 0.25
+# Elements of a line of a cache.
+_LINE_ELEMENTS = 16
 
 
 def gather_operands(op: array.ArrayOp, gather: array.GatherOp) -> SSAValue | None:
@@ -339,12 +341,15 @@ def _other_axes_first(op: array.GatherOp, gather: array.GatherOp) -> SSAValue | 
 
 
 def _reduce(op: array.ReduceOp, gather: array.GatherOp) -> SSAValue | None:
-    """Axes that are left are gathered before the others are reduced."""
-    if op.part is not None:
-        return None
+    """Axes that are left are gathered before the others are reduced; of rows that is worth it where it takes few
+    elements, as each is on another line of the cache."""
     (source,) = op.operands
-    left = [axis for axis in range(array_type(source).rank) if axis not in op.axes]
+    last = array_type(source).rank - 1
+    left = [axis for axis in range(last + 1) if axis not in op.axes]
     axes = {axis: left[axis] for axis in gather.axes}
+    most = array_type(op.results[0]).size // (_LINE_ELEMENTS if last in axes.values() else 1)
+    if op.part is not None or array_type(gather.results[0]).size > most:
+        return None
     gathered = _gathered(gather, source, axes)
     rank = array_type(gather.operands[1]).rank
     rest = [axis for axis in range(array_type(source).rank) if axis not in axes.values()]
