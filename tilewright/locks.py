@@ -11,7 +11,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeAlias
+
+Reentrant: TypeAlias = Any  # a `threading.RLock`, which is no class
 
 # A fork goes ahead after this time: what another thread imports may wait for the thread that forks.
 _IMPORTS_PATIENCE_S = 1.0
@@ -66,7 +69,7 @@ class ForkBarrier:
 
 
 _barriers: list[ForkBarrier] = []
-_held_over_fork: list[Any] = []
+_held_over_fork: list[Reentrant] = []
 _locks: weakref.WeakSet[Lock] = weakref.WeakSet()
 
 
@@ -121,7 +124,7 @@ def _after_fork_in_child() -> None:
         del waiting[thread]
 
 
-def _logging_lock() -> Any:
+def _logging_lock() -> Reentrant:
     """The lock of the module `logging`, which that holds over a fork, too, and which modules wait for that get a logger
     when they are imported; None where it is not loaded."""
     return getattr(sys.modules.get("logging"), "_lock", None)
@@ -136,9 +139,9 @@ def _give_back_logging() -> int:
     return count
 
 
-def _acquired_barriers() -> list[Any] | None:
+def _acquired_barriers() -> list[Reentrant] | None:
     """The locks of all barriers and of `logging`; none of them where another thread keeps one."""
-    held: list[Any] = []
+    held: list[Reentrant] = []
     logging_lock = _logging_lock()
     for lock in [*(barrier.lock for barrier in _barriers), *([] if logging_lock is None else [logging_lock])]:
         if not lock.acquire(timeout=_BARRIER_TIMEOUT_S):
@@ -148,14 +151,14 @@ def _acquired_barriers() -> list[Any] | None:
     return held
 
 
-def _release(held: list[Any]) -> None:
+def _release(held: list[Reentrant]) -> None:
     for lock in held:
         # In a child `logging` may have freed its lock already.
         if lock._is_owned():
             lock.release()
 
 
-def _bootstrap() -> Any:
+def _bootstrap() -> ModuleType:
     return importlib.import_module("importlib._bootstrap")
 
 
