@@ -176,6 +176,41 @@ def test_gathers_bubble_up_elementwise_operations() -> None:
     assert computed(unit) <= 12
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_gathers_of_values_that_are_used_twice(axis: int) -> None:
+    """As by `silu`, a function of functions of one value: equal gathers are one."""
+    rows, columns = (2, 6) if axis == 0 else (8, 2)
+    shape = f"2x{columns}xf32" if axis == 0 else "2x8xf32"
+    text = f"""
+    func.func @main(%x: tensor<8x6xf32>, %i: tensor<2xi32>) -> tensor<{shape}> {{
+      %y = array.map(%x) {{fn = "negative"}} : tensor<8x6xf32>
+      %e = array.map(%y) {{fn = "exp"}} : tensor<8x6xf32>
+      %s = array.map(%e, %y) {{fn = "multiply"}} : tensor<8x6xf32>
+      %t = array.map(%s, %e) {{fn = "add"}} : tensor<8x6xf32>
+      %z = array.gather(%t, %i) {{axes = array<i64: {axis}>}} : tensor<{shape}>
+      func.return %z : tensor<{shape}>
+    }}
+    """
+    inputs = [np.arange(48, dtype=np.float32).reshape(8, 6) / 48, np.array([5, 1], np.int32)]
+    unit = check_meaning(PASS, text, inputs=inputs)
+    assert computed(unit) == rows * columns
+    assert sum(isinstance(op, array.GatherOp) for op in unit.main.body.block.ops) == 1
+
+
+def test_gathers_of_other_rows_stay() -> None:
+    check_unchanged(
+        PASS,
+        """
+    func.func @main(%x: tensor<8x6xf32>, %i: tensor<2xi32>, %j: tensor<2xi32>) -> (tensor<2x6xf32>, tensor<2x6xf32>) {
+      %y = array.map(%x) {fn = "negative"} : tensor<8x6xf32>
+      %a = array.gather(%y, %i) {axes = array<i64: 0>} : tensor<2x6xf32>
+      %b = array.gather(%y, %j) {axes = array<i64: 0>} : tensor<2x6xf32>
+      func.return %a, %b : tensor<2x6xf32>, tensor<2x6xf32>
+    }
+    """,
+    )
+
+
 def gathered(body: str, of: str, axis: int, result: str) -> str:
     """A program that gathers two of something along an axis."""
     return f"""

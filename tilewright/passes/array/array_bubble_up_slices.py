@@ -183,13 +183,29 @@ def _gather_first(op: array.ArrayOp) -> bool:
 
 
 def _only_gather(op: array.ArrayOp) -> array.GatherOp | None:
-    """The gather that takes at most half of what an operation gives, which nothing else uses."""
-    uses = list(op.results[0].uses)
-    gather = uses[0].operation if len(uses) == 1 else None
-    if not isinstance(gather, array.GatherOp) or gather.parent_block() is not op.parent_block() or uses[0].index:
+    """The gather that takes at most half of what an operation gives, which nothing else uses; equal ones, as of a value
+    that an operation uses twice, become the first of them."""
+    block, uses = op.parent_block(), list(op.results[0].uses)
+    gathers = [use.operation for use in uses if isinstance(use.operation, array.GatherOp) and not use.index]
+    if not gathers or len(gathers) < len(uses) or any(each.parent_block() is not block for each in gathers):
         return None
-    taken = array_type(gather.results[0]).size
-    return gather if taken <= _MOST_OF_MANY * array_type(op.results[0]).size else None
+    if any(each.operands != gathers[0].operands or each.axes != gathers[0].axes for each in gathers):
+        return None
+    if array_type(gathers[0].results[0]).size > _MOST_OF_MANY * array_type(op.results[0]).size:
+        return None
+    return _merged(gathers) if len(gathers) > 1 else gathers[0]
+
+
+def _merged(gathers: Sequence[array.GatherOp]) -> array.GatherOp:
+    """Of equal gathers in a block the first one, in place of all."""
+    first = gathers[0]
+    for each in gathers[1:]:
+        first = each if each.is_before_in_block(first) else first
+    for each in gathers:
+        if each is not first:
+            each.results[0].replace_all_uses_with(first.results[0])
+            erase(each)
+    return first
 
 
 def _is_worthwhile(op: array.ArrayOp, slices: Sequence[array.SliceOp]) -> bool:
