@@ -34,6 +34,7 @@ import msgspec
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from tilewright.dialects import array
+from tilewright.dialects.base import array_type
 from tilewright.dialects.func import ReturnOp
 from tilewright.dialects.rewriting import yielded
 from tilewright.passes.array.array_fuse_loops import loops
@@ -42,25 +43,37 @@ from tilewright.passes.array.lifetimes import ends_with, storage
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 
 UPDATES = (array.DynamicUpdateSliceOp, array.ScatterOp)
+# The least size of an array that is copied on all threads before a scatter.
+_LONG_BYTES = 1 << 18
 
 
 class ArrayUpdateInPlacePass(msgspec.Struct, frozen=True):
+    """`copies_scattered`: whether a scatter to the first dim writes over a copy of an array that has other uses."""
+
     name: ClassVar[str] = "array-update-in-place"
+    copies_scattered: bool = False
 
     def apply(self, unit: Unit) -> None:
         for block in blocks_of(unit.main):
             for op in list(block.ops):
                 if isinstance(op, UPDATES):
-                    _group(unit, block, op)
+                    _group(unit, block, op, self.copies_scattered)
 
 
-def _group(unit: Unit, block: Block, op: array.ArrayOp) -> None:
+def _group(unit: Unit, block: Block, op: array.ArrayOp, copies_scattered: bool) -> None:
     reason = _refusal(unit, block, op)
-    decision = "makes a new array" if reason else "writes over the array"
+    copies = reason is not None and copies_scattered and _is_long_scatter(op)
+    decision = "writes over a copy" if copies else "makes a new array" if reason else "writes over the array"
     why = reason or "the last use of the updated array"
     unit.remarks.append(Remark("array-update-in-place", f"{op.primitive} at {where(op)}", decision, why))
-    if reason is None:
+    if reason is None or copies:
         make_group(block, {op, *_views(block, op)}, "update", why)
+
+
+def _is_long_scatter(op: array.ArrayOp) -> bool:
+    """Whether a scatter changes elements along the first dim, so that threads cannot share what it changes, of an array
+    that they copy faster together."""
+    return isinstance(op, array.ScatterOp) and 0 in op.axes and array_type(op.operands[0]).nbytes >= _LONG_BYTES
 
 
 def _refusal(unit: Unit, block: Block, op: array.ArrayOp) -> str | None:

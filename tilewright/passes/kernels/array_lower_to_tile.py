@@ -188,8 +188,8 @@ def _stages(planner: KernelPlanner, group: array.FusedOp, schedule: schedules.Sc
     """The kernels of a group by its schedule; those of scatters and updates are not scheduled."""
     match schedule:
         case None:
-            share = planner.shares_scatter_rows
-            return [_scatter_stage(group, share) if group.kind == "scatter" else update_stage(group, share)]
+            shares = planner.scatter_shares
+            return [_scatter_stage(group, shares) if group.kind == "scatter" else update_stage(group, shares)]
         case schedules.Loop():
             return [_loop_stage(group, loop_plan(group, schedule))]
         case schedules.Convolution():
@@ -240,8 +240,8 @@ def _reshape_stage(plan: ReshapePlan) -> Stage:
     return _only(plan.grid, lambda builder, indices, outputs: lower_reshape_group(plan, builder, indices, outputs))
 
 
-def _scatter_stage(group: array.FusedOp, share_rows: bool) -> Stage:
-    rows = scatter_rows(scatter_of(group), share_rows)
+def _scatter_stage(group: array.FusedOp, shares: int) -> Stage:
+    rows = scatter_rows(scatter_of(group), shares)
 
     def fill(builder: TileBuilder, indices: Sequence[SSAValue], outputs: Sequence[SSAValue]) -> None:
         lower_scatter_group(group, rows, builder, indices, outputs)

@@ -50,7 +50,7 @@ class CorePlanner:
     shuffles_lanes: bool = False
     sums_in_blocks: bool = False  # cores share the one loop of a long sum, and add partial sums in their own order
     scans_in_turns: bool = True
-    shares_scatter_rows: bool = False
+    scatter_shares: int = 1
 
     @property
     def most_windows(self) -> int:

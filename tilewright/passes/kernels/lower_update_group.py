@@ -16,13 +16,13 @@ from tilewright.passes.kernels.lower_scatter_group import combine_updates, scatt
 from tilewright.passes.kernels.tile_builder import TileBuilder, clamp
 
 
-def update_stage(group: array.FusedOp, share_rows: bool) -> Stage:
-    """The one kernel of a group; it touches no more than what is updated. `share_rows`: of a scatter, by program
-    instances."""
+def update_stage(group: array.FusedOp, shares: int) -> Stage:
+    """The one kernel of a group; it touches no more than what is updated. `shares`: by how many program instances a
+    scatter is shared."""
     op = next(op for op in group.body.block.ops if isinstance(op, array.DynamicUpdateSliceOp | array.ScatterOp))
     updates = [arg is op.operands[0] for arg in group.body.block.args].index(True)
     if isinstance(op, array.ScatterOp):
-        rows = scatter_rows(op, share_rows)
+        rows = scatter_rows(op, shares, copies=False)
 
         def combine(builder: TileBuilder, indices: Values, outputs: Values, earlier: Values) -> None:
             combine_updates(op, rows, builder, indices, outputs[0])

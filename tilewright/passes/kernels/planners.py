@@ -26,7 +26,8 @@ class KernelPlanner(Protocol):
         sums_in_blocks: whether long sums are nested, with a partial sum for each block of trips.
         shuffles_lanes: whether elements a few apart are loaded and stored as vectors whose lanes are shuffled.
         scans_in_turns: whether one program instance scans all parts of a line, one after the other.
-        shares_scatter_rows: whether program instances share the rows of a scatter, and take one after the other.
+        scatter_shares: by how many program instances at least rows or columns of a scatter are shared; 1: by none, the
+            machine's lanes take all.
     """
 
     @property
@@ -54,7 +55,7 @@ class KernelPlanner(Protocol):
     def scans_in_turns(self) -> bool: ...
 
     @property
-    def shares_scatter_rows(self) -> bool: ...
+    def scatter_shares(self) -> int: ...
 
     def check(self, group: array.FusedOp, schedule: schedules.Schedule) -> None:
         """Check a requested schedule of a kind that the group, which is no attention, admits.

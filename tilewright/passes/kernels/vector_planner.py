@@ -84,7 +84,10 @@ class VectorPlanner(msgspec.Struct, frozen=True):
     shuffles_lanes: bool = True
     sums_in_blocks: bool = True
     scans_in_turns: bool = False
-    shares_scatter_rows: bool = True
+
+    @property
+    def scatter_shares(self) -> int:
+        return max(2, self.threads)
 
     def check(self, group: array.FusedOp, schedule: schedules.Schedule) -> None:
         check_vector_schedule(group, schedule, self.machine)

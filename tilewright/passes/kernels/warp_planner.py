@@ -87,7 +87,7 @@ class WarpPlanner:
     shuffles_lanes: bool = False
     sums_in_blocks: bool = True
     scans_in_turns: bool = True
-    shares_scatter_rows: bool = False
+    scatter_shares: int = 1
 
     def check(self, group: array.FusedOp, schedule: schedules.Schedule) -> None:
         check_warp_schedule(group, schedule, self.machine)
