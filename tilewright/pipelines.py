@@ -73,7 +73,10 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
         (vectors, ArraySplitJoinsPass(MOST_CUT_OPERANDS)),  # likewise, of very many: loops are cut where operands end
         (vectors, ArrayAlignRowsPass()),  # store what loops along rows would read across them
         (True, ArrayFuseContractPass()),  # fuse epilogues into contractions before loops take them
-        (True, ArrayUpdateInPlacePass(copies_scattered=vectors)),  # write only the window of an update whose array has no later use
+        (
+            True,
+            ArrayUpdateInPlacePass(copies_scattered=vectors),
+        ),  # write only the window of an update whose array has no later use
         (True, ArrayFuseLoopsPass()),  # fuse the remaining elementwise operations and reductions
         (not cores, ArrayCollapseDimsPass()),  # merge dims once fusion, which compares shapes, is done
         (cores, ArrayGroupReshapesPass()),  # group the reshapes that move pages and were not fused

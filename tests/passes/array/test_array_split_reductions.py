@@ -10,11 +10,12 @@ import pytest
 
 import tilewright as tw
 from tests.cuda.chips import built, emulated
-from tests.passes.pass_support import applied, check_meaning, run
+from tests.passes.pass_support import applied, check_meaning, check_unchanged, run
 from tilewright.cost.warps.loops import reduction_blocks
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.machines.machine import load
+from tilewright.options import options
 from tilewright.passes.array import array_split_reductions
 from tilewright.passes.array.array_split_reductions import ArraySplitReductionsPass
 
@@ -131,6 +132,68 @@ def test_long_sums_are_cut_along_the_outermost_dim_of_enough_parts(shape: tuple[
     first = next(op for op in unit.main.body.block.ops if isinstance(op, array.ReduceOp))
     assert first.part_axis == cut
     assert array_type(first.results[0]).shape[0] >= 8
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "parts"),
+    [
+        ((40001, 48), 0, True),  # parts of which the last one is shorter
+        ((20000, 4, 12), 0, True),
+        ((20000, 100), 0, True),
+        ((2000, 60), 0, False),  # too few elements
+        ((1024, 8192), 0, False),  # columns are work for many threads
+        ((64, 4000, 32), 1, False),  # so are the batches
+    ],
+)
+@pytest.mark.parametrize("function", ["add", "maximum"])
+def test_rows_are_shared_where_columns_cannot_be(shape: tuple[int, ...], axis: int, parts: bool, function: str) -> None:
+    size, kept = "x".join(map(str, shape)), "x".join(map(str, (*shape[:axis], *shape[axis + 1 :])))
+    text = f"""
+    func.func @main(%x: tensor<{size}xf32>) -> tensor<{kept}xf32> {{
+      %z = array.reduce(%x) {{fn = "{function}", axes = array<i64: {axis}>}} : tensor<{kept}xf32>
+      func.return %z : tensor<{kept}xf32>
+    }}
+    """
+    if not parts:
+        check_unchanged(ArraySplitReductionsPass(), text)
+        return
+    x = np.random.default_rng(0).integers(-9, 9, shape).astype(np.float32)
+    unit = check_meaning(ArraySplitReductionsPass(), text, inputs=[x])
+    first = next(op for op in unit.main.body.block.ops if isinstance(op, array.ReduceOp))
+    assert first.part_axis == axis
+
+
+@pytest.mark.parametrize("reads_again", [False, True])
+def test_columns_that_are_read_again_are_reduced_as_a_whole(reads_again: bool) -> None:
+    def function(x: Any) -> Any:
+        total = tw.sum(x, axis=0)
+        return x - total if reads_again else total
+
+    program = of_shape(function, 20000, 48, target="cpu:x86-64-v3")
+    assert remarks(program) == ["as a whole" if reads_again else "16 parts"]
+
+
+@pytest.mark.parametrize("shape", [(40001, 48), (30000, 7), (5000, 4, 60), (9000, 300)], ids=str)
+@pytest.mark.parametrize("function", ["plain", "sigmoid", "square", "max", "bf16"])
+def test_sums_of_columns(shape: tuple[int, ...], function: str) -> None:
+    """Of little and of much arithmetic, in parts and as a whole; equal for any number of threads."""
+    dtype = tw.bf16 if function == "bf16" else tw.f32
+    x = np.random.default_rng(1).standard_normal(shape).astype(dtype.numpy)
+    wide = x.astype(np.float64)
+    ours, expected = {
+        "plain": (lambda x: tw.sum(x, axis=0), wide.sum(0)),
+        "bf16": (lambda x: tw.sum(x, axis=0), wide.sum(0)),
+        "sigmoid": (lambda x: tw.sum(tw.nn.sigmoid(x), axis=0), (1 / (1 + np.exp(-wide))).sum(0)),
+        "square": (lambda x: tw.mean(x * x, axis=0), (wide * wide).mean(0)),
+        "max": (lambda x: tw.max(x, axis=0), wide.max(0)),
+    }[function]
+    found: list[Any] = []
+    for threads in (1, 2, 3):
+        with options(threads=threads):
+            found.append(np.asarray(tw.jit(ours)(x)).astype(np.float64))
+    rounding = 2**-8 if function == "bf16" else 2e-6
+    np.testing.assert_allclose(found[0], expected, rtol=rounding, atol=2e-6 * np.sqrt(shape[0]))
+    assert all(np.array_equal(each, found[0]) for each in found)
 
 
 @pytest.mark.parametrize("dtype", [tw.bf16, tw.f16])

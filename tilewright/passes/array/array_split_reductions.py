@@ -1,7 +1,8 @@
 """Cut reductions of many elements to few results into parts, so that there is work for many threads.
 
 Such a reduction becomes one in parts, which reads windows of the producers that it fuses with, followed by a reduction
-over the parts. Their number depends on shapes alone, so that results do not depend on the number of threads. Of a
+over the parts. So do the rows of columns, where these are too few to be shared and nothing reads the rows again. The
+number of parts depends on shapes alone, so that results do not depend on the number of threads. Of a
 concatenation, and of what is computed of it, each operand is reduced. Parts of narrow floats that would be rounded are
 cast to the type that they are computed in first.
 
@@ -21,6 +22,7 @@ After:
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import ClassVar
@@ -28,11 +30,14 @@ from typing import ClassVar
 import msgspec
 from xdsl.ir import Operation, SSAValue
 
+from tilewright.cost.vectors.reductions import THREADS as REDUCTION_THREADS
+from tilewright.cost.vectors.reductions import Reduction, best_reduction_tile, reduction_seconds
 from tilewright.cost.warps.loops import reduction_blocks
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import erase, insert_like
 from tilewright.errors import CompilerBug
+from tilewright.machines.machine import Machine
 from tilewright.passes.array.array_simplify import drop_unused
 from tilewright.passes.array.fusion import ELEMENTWISE, describe, is_splat
 from tilewright.passes.array.reduction_sources import copy_sources
@@ -55,6 +60,8 @@ LEAST_SHARED = 1 << 24
 # Blocks of a core that hide each other's waiting, and lines of a part that a block adds up.
 BLOCKS_A_CORE = 4
 LEAST_LINES = 128
+# The part of the predicted time that parts of columns may take.
+_MUCH_BETTER = 0.6
 
 
 class ArraySplitReductionsPass(msgspec.Struct, frozen=True):
@@ -68,7 +75,7 @@ class ArraySplitReductionsPass(msgspec.Struct, frozen=True):
         for block in blocks_of(unit.main):
             for op in [op for op in block.ops if isinstance(op, array.ReduceOp)]:
                 if not self.fills_cores or not _share_among_cores(unit, op):
-                    _consider_reduction(unit, op)
+                    _consider_reduction(unit, op, columns=not self.fills_cores)
             if not self.fills_cores:
                 copy_sources(block)
             drop_unused(block)
@@ -97,22 +104,33 @@ def _subject(op: array.ReduceOp) -> str:
     return f"{describe([op])} at {where(op)}"
 
 
-def _consider_reduction(unit: Unit, op: array.ReduceOp) -> None:
-    source = array_type(op.operands[0])
-    axes: Sequence[int] = op.axes
-    if math.prod(source.shape[d] for d in axes) < LEAST_REDUCED:
+def _consider_reduction(unit: Unit, op: array.ReduceOp, columns: bool) -> None:
+    """Split a long reduction; `columns`: one to many results too."""
+    source, results = array_type(op.operands[0]), array_type(op.results[0]).size
+    if (source.size if columns and results > FEW_RESULTS else _reduced(op)) < LEAST_REDUCED:
         return
-    if array_type(op.results[0]).size <= FEW_RESULTS and _rounds(op):
+    if results <= FEW_RESULTS and _rounds(op):
         op = _in_compute_type(op)
     join = _join_of(op)
     if join is not None:
         for each in _of_operands(op, join):
-            _consider_reduction(unit, each)
+            _consider_reduction(unit, each, columns)
         return
-    subject = _subject(op)
-    parts, why = _split_reduction(op)
+    subject, last = _subject(op), len(source.shape) - 1
+    if results <= FEW_RESULTS:
+        parts, why = _split_reduction(op)
+    elif columns and last not in op.axes:
+        parts, why = _split_columns(op, unit.machine)
+    else:
+        parts, why = 1, f"{results} results are work for many threads"
     decision = "as a whole" if parts == 1 else f"{parts} parts"
     unit.remarks.append(Remark(ArraySplitReductionsPass.name, subject, decision, why))
+
+
+def _reduced(op: array.ReduceOp) -> int:
+    """How many elements are reduced to a result."""
+    shape = array_type(op.operands[0]).shape
+    return math.prod(shape[d] for d in op.axes)
 
 
 def _rounds(op: array.ReduceOp) -> bool:
@@ -224,19 +242,71 @@ class _Window(msgspec.Struct):
 
 
 def _split_reduction(op: array.ReduceOp) -> tuple[int, str]:
-    """Divide a reduction into parts: their number and why, or 1 and why not."""
-    source, result = array_type(op.operands[0]), array_type(op.results[0])
-    axes = op.axes
-    reduced = math.prod(source.shape[d] for d in axes)
-    if result.size > FEW_RESULTS:
-        return 1, f"{result.size} results are work for many threads"
-    axis = _axis_of_parts(source.shape, axes, reduced)
+    """Divide a reduction to few results into parts: their number and why, or 1 and why not."""
+    source = array_type(op.operands[0])
+    axis = _axis_of_parts(source.shape, op.axes, _reduced(op))
     size = source.shape[axis]
-    part = _part_of(size, _least_part(size, reduced))
+    part = _part_of(size, _least_part(size, _reduced(op)))
     if part >= size:
         return 1, f"no parts of at least {LEAST_PART} elements"
     _replace(op, axis, part)
     return -(-size // part), "long sums with few results"
+
+
+def _split_columns(op: array.ReduceOp, machine: Machine) -> tuple[int, str]:
+    """Divide the rows of a reduction to many results into parts: their number and why, or 1 and why not."""
+    axis, results = op.axes[0], array_type(op.results[0]).size
+    size = array_type(op.operands[0]).shape[axis]
+    part = _part_of(size, LEAST_LINES)
+    if part >= size or _is_read_again(op) or not _gain_by_parts(op, part, machine):
+        return 1, f"{results} results are work for many threads"
+    _replace(_in_compute_type(op) if _rounds(op) else op, axis, part)
+    return -(-size // part), "threads share rows better than their columns"
+
+
+def _gain_by_parts(op: array.ReduceOp, part: int, machine: Machine) -> bool:
+    """Whether parts of so many rows are predicted to take much less time than tiles of columns."""
+    source, axis, dtype = array_type(op.operands[0]), op.axes[0], array_type(op.operands[0]).dtype.compute
+    adds, kept = op.fn == "add", array_type(op.results[0]).shape
+    number = -(-source.shape[axis] // part)
+    windows = (number, *source.shape[:axis], part, *source.shape[axis + 1 :])
+    parts = Reduction(*_merged(windows, tuple(d + 1 for d in op.axes)), dtype, adds)
+    total = Reduction((number, math.prod(kept)), (0,), dtype, adds)
+    whole = Reduction(*_merged(source.shape, op.axes), dtype, adds)
+    return _seconds(parts, machine) + _seconds(total, machine) < _MUCH_BETTER * _seconds(whole, machine)
+
+
+def _merged(shape: Sequence[int], axes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """A shape and its reduced dims, neighbours that are both reduced or both kept being one."""
+    groups = [list(dims) for _, dims in itertools.groupby(range(len(shape)), lambda d: d in axes)]
+    merged = tuple(math.prod(shape[d] for d in dims) for dims in groups)
+    return merged, tuple(n for n, dims in enumerate(groups) if dims[0] in axes)
+
+
+def _seconds(reduction: Reduction, machine: Machine) -> float:
+    tile = best_reduction_tile(reduction, machine, REDUCTION_THREADS)
+    return reduction_seconds(reduction, tile, machine, REDUCTION_THREADS)
+
+
+def _is_read_again(op: array.ReduceOp) -> bool:
+    """Whether what is reduced meets the result again, as in a norm, whose kernel reads rows while they are near."""
+    size, pending = array_type(op.operands[0]).size, [op.results[0]]
+    seen: set[SSAValue] = set()
+    while pending and len(seen) < MOST_BETWEEN:
+        value = pending.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if array_type(value).size >= size:
+            return True
+        following = [use.operation for use in value.uses]
+        pending += [
+            result
+            for each in following
+            if isinstance(each, (*ELEMENTWISE, array.BroadcastOp, array.ReshapeOp))
+            for result in each.results
+        ]
+    return False
 
 
 def _axis_of_parts(shape: Sequence[int], axes: Sequence[int], reduced: int) -> int:

@@ -344,7 +344,7 @@ class NestEmitter:
     # ---- roots and reductions -----------------------------------------------------------------------------------
 
     def _body(self) -> None:
-        if self.plan.adds_blocks:
+        if self.plan.adds_blocks or self.plan.row_by_row:
             self._add_rows(max(self.plan.reduced))
             return
         if self.position.block is not None and self.plan.turned_dim is not None:

@@ -26,7 +26,7 @@ Item = tuple[SSAValue, Indices]
 
 # Rows of a reduction that are added to the totals at a time; vectors of a row, and rows, from which on that is worth
 # totals in memory.
-ROWS, WIDE_VECTORS, MANY_ROWS = 4, 8, 32
+ROWS, WIDE_VECTORS, MANY_ROWS = 4, 2, 32
 # Vectors that an unrolled reduction along the vector dimension takes a trip, each added to a running vector of its own.
 UNROLL = 4
 # Bounds on the code of a nest that transposes: operations of a body, and bodies; those of moves alone are short.
@@ -345,17 +345,24 @@ def _adds_blocks(plan: NestPlan) -> bool:
     """Whether sums of columns, each of which waits for the addition before it, are computed from blocks of rows. This
     decides the order of additions: it must not depend on extents of kept dimensions, which go by the number of
     threads."""
+    return _reduces_columns(plan) and _does_little(plan)
+
+
+def _reduces_columns(plan: NestPlan) -> bool:
+    """Whether a nest does nothing but to reduce many rows."""
     reduces = [root.operands[0].owner for root in plan.roots]
     if plan.vector_dim in plan.reduced or not all(isinstance(op, tile.ReduceOp) for op in reduces):
         return False
     bools = any(array_type(op.operands[0]).dtype.is_bool for op in reduces if isinstance(op, Operation))
-    return plan.space[max(plan.reduced)] >= MANY_ROWS and not bools and _does_little(plan)
+    return plan.space[max(plan.reduced)] >= MANY_ROWS and not bools
 
 
 def _goes_row_by_row(plan: NestPlan) -> bool:
     """Whether sums of columns are computed side by side, from runs of memory as long as the rows are."""
     vector = plan.vector_dim
-    return plan.adds_blocks and vector is not None and plan.space[vector] >= WIDE_VECTORS * plan.lanes
+    if vector is None or not _reduces_columns(plan):
+        return False
+    return plan.space[vector] >= WIDE_VECTORS * plan.lanes
 
 
 def _turn_loads(plan: NestPlan) -> None:

@@ -18,7 +18,7 @@ from tilewright.targets.cpu.past_caches import outgrows_cache
 from tilewright.targets.llvm.values import Builder, Value
 
 # Runs of memory that the hardware does not find by itself: it looks ahead within a page of 4 KiB.
-JUMP_BYTES = 1024
+JUMP_BYTES = 128
 RUN_BYTES = 2048
 TRIPS_AHEAD = 8
 # How far ahead of a stream of stores the lines are asked for, which a store otherwise waits for when it is done.
