@@ -27,8 +27,8 @@ def scatter_of(group: array.FusedOp) -> array.ScatterOp:
 class ScatterRows(msgspec.Struct, frozen=True):
     """The rows of a scatter are the dimensions before those that indices choose from: an index changes the same element
     of each. A program instance updates `block` rows along the last of `dims`, one after the other; where there are no
-    rows, or the machine's lanes take all of them, `dims` is 0. Where there are none, program instances may each take
-    `columns` along the last dimension."""
+    rows, or the machine's lanes take all of them, `dims` is 0. Program instances may each take `columns` along the last
+    dimension instead, if there are no rows."""
 
     shape: tuple[int, ...]
     dims: int = 0
