@@ -93,6 +93,27 @@ def test_operands_of_a_concatenation_are_reduced_apart(function: str, middle: st
     assert {300000, 3} <= set(sizes)
 
 
+@pytest.mark.parametrize(("sizes", "apart"), [((3000, 5000), True), ((3, 7000), True), ((200, 100), False)])
+def test_long_operands_of_a_concatenation_are_reduced_apart_to_many_results(
+    sizes: tuple[int, int], apart: bool
+) -> None:
+    a, b = sizes
+    rows = 1 << 17 if not apart else 70
+    text = f"""
+    func.func @main(%x: tensor<{rows}x{a}xf32>, %y: tensor<{rows}x{b}xf32>) -> tensor<{rows}xf32> {{
+      %j = array.concat(%x, %y) {{axis = 1 : index}} : tensor<{rows}x{a + b}xf32>
+      %z = array.reduce(%j) {{fn = "add", axes = array<i64: 1>}} : tensor<{rows}xf32>
+      func.return %z : tensor<{rows}xf32>
+    }}
+    """
+    if not apart:
+        check_unchanged(ArraySplitReductionsPass(), text)
+        return
+    inputs = [np.random.default_rng(0).integers(-9, 9, (rows, n)).astype(np.float32) for n in sizes]
+    unit = check_meaning(ArraySplitReductionsPass(), text, inputs=inputs)
+    assert not any(isinstance(op, array.ConcatOp) for op in unit.main.body.block.ops)
+
+
 def test_what_is_computed_of_a_concatenation_twice_over_is_computed_once() -> None:
     """Each of 40 operations has both operands from the one before: 2 ** 40 paths."""
     lines = ['%v0 = array.map(%j, %j) {fn = "minimum"} : tensor<300003xi32>']

@@ -51,6 +51,8 @@ LEAST_REDUCED = 1 << 17
 # Fewer equal parts than these are no work for many threads: parts of a multiple of so many elements then.
 FEW_PARTS = 8
 UNEQUAL_PART = 1024
+# The fewest elements of an operand of a concatenation, on average, that are reduced apart to each of many results.
+LEAST_JOINED = 256
 # Operations between a reduction and a concatenation that are looked at.
 MOST_BETWEEN = 64
 
@@ -75,7 +77,7 @@ class ArraySplitReductionsPass(msgspec.Struct, frozen=True):
         for block in blocks_of(unit.main):
             for op in [op for op in block.ops if isinstance(op, array.ReduceOp)]:
                 if not self.fills_cores or not _share_among_cores(unit, op):
-                    _consider_reduction(unit, op, columns=not self.fills_cores)
+                    _consider_reduction(unit, op, many=not self.fills_cores)
             if not self.fills_cores:
                 copy_sources(block)
             drop_unused(block)
@@ -104,22 +106,22 @@ def _subject(op: array.ReduceOp) -> str:
     return f"{describe([op])} at {where(op)}"
 
 
-def _consider_reduction(unit: Unit, op: array.ReduceOp, columns: bool) -> None:
-    """Split a long reduction; `columns`: one to many results too."""
+def _consider_reduction(unit: Unit, op: array.ReduceOp, many: bool) -> None:
+    """Split a long reduction; `many`: one to many results too."""
     source, results = array_type(op.operands[0]), array_type(op.results[0]).size
-    if (source.size if columns and results > FEW_RESULTS else _reduced(op)) < LEAST_REDUCED:
+    if (source.size if many and results > FEW_RESULTS else _reduced(op)) < LEAST_REDUCED:
         return
     if results <= FEW_RESULTS and _rounds(op):
         op = _in_compute_type(op)
-    join = _join_of(op)
+    join = _join_of(op) if many or results <= FEW_RESULTS else None
     if join is not None:
         for each in _of_operands(op, join):
-            _consider_reduction(unit, each, columns)
+            _consider_reduction(unit, each, many)
         return
     subject, last = _subject(op), len(source.shape) - 1
     if results <= FEW_RESULTS:
         parts, why = _split_reduction(op)
-    elif columns and last not in op.axes:
+    elif many and last not in op.axes:
         parts, why = _split_columns(op, unit.machine)
     else:
         parts, why = 1, f"{results} results are work for many threads"
@@ -153,9 +155,10 @@ def _in_compute_type(op: array.ReduceOp) -> array.ReduceOp:
 
 
 def _join_of(op: array.ReduceOp) -> array.ConcatOp | None:
-    """The concatenation along a reduced axis that a reduction to few results reads, elementwise and alone."""
-    result = array_type(op.results[0])
-    if op.part is not None or result.size > FEW_RESULTS:
+    """The concatenation along a reduced axis that a reduction reads, elementwise and alone; to many results of long
+    operands."""
+    few = array_type(op.results[0]).size <= FEW_RESULTS
+    if op.part is not None or (not few and (_rounds(op) or _is_read_again(op))):
         return None
     pending, found = [op.operands[0]], list[array.ConcatOp]()
     seen: set[SSAValue] = set()
@@ -171,7 +174,9 @@ def _join_of(op: array.ReduceOp) -> array.ConcatOp | None:
             pending += owner.operands
         if len(seen) > MOST_BETWEEN:
             return None
-    return found[0] if len(found) == 1 else None
+    if len(found) != 1 or (not few and _reduced(op) < LEAST_JOINED * len(found[0].operands)):
+        return None
+    return found[0]
 
 
 def _is_alone(value: SSAValue) -> bool:
