@@ -565,6 +565,23 @@ def test_sorts_along_any_axis(shape, axis):
     check_sort(np.random.default_rng(0).standard_normal(shape).astype(np.float32), axis, False)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 13, 16, 17, 32, 33])
+def test_sorts_of_short_lines_side_by_side(count):
+    """Every type, rows of whole vectors and of parts of one, with zeros of both signs and NaN."""
+    for number, columns in enumerate((1, 7, 16, 100)):
+        for place, (dtype, machine) in enumerate(TYPES):
+            if place % 8 == (2 * number + count) % 8:
+                check_sort(special((2, count, columns), dtype), 1, bool((place + number) % 2), machine)
+
+
+def test_a_donated_array_of_short_lines():
+    x = np.random.default_rng(0).integers(-2, 3, (50, 4, 33)).astype(np.float32)
+    x[x == 1] = -0.0
+    expected = np.take_along_axis(x, in_order(x, 1, False), 1)
+    found = tw.jit(lambda x: tw.sort(x, axis=1), target="cpu", donate="x")(x.copy())
+    np.testing.assert_array_equal(bits(found), bits(expected))
+
+
 @pytest.mark.parametrize("kind", ["rising", "falling", "equal", "zeros"])
 def test_sorts_of_lines_in_an_order(kind):
     x = np.arange(3000, dtype=np.float32)

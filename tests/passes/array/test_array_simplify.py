@@ -232,6 +232,22 @@ def test_many_largest_elements_are_the_start_of_a_sort_and_few_are_searched_for(
     )
 
 
+def test_nothing_is_combined_or_moves_along_an_axis_of_one_element() -> None:
+    def program(p: Program) -> list[Value]:
+        x, y = p.array(4, 1), p.array(4, 1)
+        total = p.add("scan", [x], fn="add", axis=1, reverse=False)[0]
+        return [total, *p.add("sort", [y, x], axis=1, descending=False), *p.add("sort", [x], axis=0, descending=False)]
+
+    expect(
+        simplified(program),
+        """
+        CHECK: @main(%0: tensor<4x1xf32>, %1: tensor<4x1xf32>)
+        CHECK-NEXT: %2 = array.sort(%0) {axis = 0 : index, descending = false}
+        CHECK-NEXT: func.return %0, %1, %0, %2
+        """,
+    )
+
+
 def test_operations_on_empty_arrays_become_constants() -> None:
     def program(p: Program) -> list[Value]:
         rows, depth = p.array(0, 4), p.array(3, 0)

@@ -449,6 +449,12 @@ def _top_k(unit: Unit, op: array.TopKOp) -> Sequence[SSAValue] | None:
     return [_insert(op, each) for each in slices]
 
 
+def _ordered(unit: Unit, op: array.ScanOp | array.SortOp) -> Sequence[SSAValue] | None:
+    """Along an axis of one element nothing is combined, and nothing moves."""
+    same = [each.type for each in op.operands] == [each.type for each in op.results]
+    return list(op.operands) if same and array_type(op.operands[0]).shape[op.axis] == 1 else None
+
+
 # A rule takes the operation of its class.
 _RULES: dict[type, Callable[[Unit, Any], Sequence[SSAValue] | None]] = {
     array.ReshapeOp: _reshape,
@@ -461,4 +467,6 @@ _RULES: dict[type, Callable[[Unit, Any], Sequence[SSAValue] | None]] = {
     array.CastOp: _cast,
     array.MapOp: _map,
     array.TopKOp: _top_k,
+    array.ScanOp: _ordered,
+    array.SortOp: _ordered,
 }

@@ -221,7 +221,9 @@ class VectorPlanner(msgspec.Struct, frozen=True):
                 extents[last] = columns
             return schedules.Ordered(tile=tuple(extents))
         if axis != last and isinstance(op, array.SortOp):
-            extents[last] = even_split(shape[last], COLUMNS)
+            in_columns = len(op.operands) == 1 and shape[axis] <= COLUMNS
+            columns = TILE_ELEMENTS // max(1, shape[axis]) if in_columns else COLUMNS
+            extents[last] = even_split(shape[last], columns)
         elif axis != last:
             outer = math.prod(n for d, n in enumerate(shape) if d not in (axis, last))
             blocks = -(-self.threads // max(1, outer))

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 
 from llvmlite import ir
 
 from tilewright.dialects import tile
 from tilewright.errors import CompilerBug
 from tilewright.targets.cpu.elements import Elements, Mask, first_lanes, vector_loop
-from tilewright.targets.cpu.loops import I64, add, broadcast, entry_alloca, i64, lane_numbers, loop, offset_pointer
+from tilewright.targets.cpu.loops import (
+    I64,
+    add,
+    broadcast,
+    entry_alloca,
+    i64,
+    lane_numbers,
+    loop,
+    minimum,
+    offset_pointer,
+)
 from tilewright.targets.cpu.ordered_keys import LAST, element_of_rank, rank, rank_bits
 from tilewright.targets.cpu.ordered_nest import Index, OrderedNest, element_at
 from tilewright.targets.cpu.records import Records
-from tilewright.targets.cpu.sorting_network import MemorySort, Record
+from tilewright.targets.cpu.sorting_network import MOST_IN_COLUMNS, MemorySort, Record, side_by_side
 from tilewright.targets.llvm.values import Builder, Value, intrinsic, splat, with_element
 
 
@@ -31,7 +42,11 @@ def emit_sort(nest: OrderedNest, op: tile.SortOp) -> None:
 
         nest.for_each(nest.beside, line)
     elif nest.targets[0] is not None:
-        nest.for_each(nest.beside, _RankSort(nest, source, nest.targets[0], descending).line)
+        sort = _RankSort(nest, source, nest.targets[0], descending)
+        if sort.takes_columns:
+            nest.for_each(nest.beside[:-1], sort.columns)
+        else:
+            nest.for_each(nest.beside, sort.line)
 
 
 def write_results(
@@ -157,9 +172,58 @@ class _RankSort:
         else:
             self.in_memory(source, target, self.memory)
         if self.signs is not None:
-            signs = builder.load(self.signs, typ=ir.IntType(self.lanes))
-            with builder.if_then(builder.icmp_unsigned("!=", signs, signs.type(0)), likely=False):
+            with self.where_signs():
                 self.write_zeros(source, target)
+
+    @contextmanager
+    def where_signs(self) -> Generator[None]:
+        """Code that runs if an element was a negative zero."""
+        signs = self.builder.load(self.signs, typ=ir.IntType(self.lanes))
+        with self.builder.if_then(self.builder.icmp_unsigned("!=", signs, signs.type(0)), likely=False):
+            yield
+
+    @property
+    def takes_columns(self) -> bool:
+        """Whether lines side by side are sorted as lanes of vectors."""
+        last = len(self.nest.shape) - 1
+        return (
+            self.nest.axis != last
+            and self.count <= MOST_IN_COLUMNS
+            and self.source.is_adjacent(last)
+            and self.target.is_adjacent(last)
+        )
+
+    def columns(self, index: Index) -> None:
+        """The lines along the last dim, a vector of them at a time."""
+        last = len(self.nest.shape) - 1
+        extent = self.nest.extents[last]
+
+        def body(at: Value, mask: Mask | None) -> None:
+            here = index | {last: at}
+            source, target = element_at(self.source, here), element_at(self.target, here)
+            self.vector_of_lines(source, target, mask)
+            if self.signs is not None:
+                left = minimum(self.builder, i64(self.lanes), self.builder.sub(extent, at))
+                self.write_zeros_of_lines(source, target, left)
+
+        vector_loop(self.builder, extent, self.lanes, body, "columns")
+
+    def vector_of_lines(self, source: Elements, target: Elements, mask: Mask | None) -> None:
+        """A vector for each place in the lines, compared as a whole."""
+        builder, axis = self.builder, self.nest.axis
+        if self.signs is not None:
+            builder.store(ir.Constant(ir.IntType(self.lanes), 0), self.signs)
+        loaded = [source.at(axis, i64(n)).load_vector(self.lanes, mask) for n in range(self.count)]
+        ranks = [(self.rank_of(value),) for value in loaded]
+        for n, (order,) in enumerate(side_by_side(self.sorting.network(builder), ranks)):
+            value = element_of_rank(builder, order, self.dtype.compute, self.descending)
+            target.at(axis, i64(n)).store_vector(value, mask)
+
+    def write_zeros_of_lines(self, source: Elements, target: Elements, lines: Value) -> None:
+        """Zeros of both signs in lines side by side, of which some have negative ones."""
+        builder, last = self.builder, len(self.nest.shape) - 1
+        with self.where_signs(), loop(builder, i64(0), lines, 1, "line") as line:
+            self.write_zeros(source.at(last, line), target.at(last, line))
 
     def in_registers(self, source: Elements, target: Elements) -> None:
         builder, axis = self.builder, self.nest.axis
@@ -200,14 +264,18 @@ class _RankSort:
         builder = self.builder
         if mask is not None and mask.count == 0:
             return self.behind_all()
-        value = line_vector(builder, source, self.nest.axis, at, self.lanes, mask)
+        order = self.rank_of(line_vector(builder, source, self.nest.axis, at, self.lanes, mask))
+        return order if mask is None else builder.select(mask.lanes, order, self.behind_all())
+
+    def rank_of(self, value: Value) -> Value:
+        """The ranks of a vector; remembers whether it has negative zeros."""
+        builder = self.builder
         if self.signs is not None:
             pattern = builder.bitcast(value, ir.VectorType(ir.IntType(self.bits), self.lanes))
             negative = builder.icmp_unsigned("==", pattern, splat(pattern.type, 1 << (self.bits - 1)))
             seen = builder.load(self.signs, typ=ir.IntType(self.lanes))
             builder.store(builder.or_(seen, builder.bitcast(negative, seen.type)), self.signs)
-        order = rank(builder, value, self.dtype.compute, self.descending, nan_first=self.descending)
-        return order if mask is None else builder.select(mask.lanes, order, self.behind_all())
+        return rank(builder, value, self.dtype.compute, self.descending, nan_first=self.descending)
 
     def behind_all(self) -> Value:
         return splat(ir.VectorType(ir.IntType(self.bits), self.lanes), 2 ** (self.bits - 1) - 1)

@@ -22,6 +22,9 @@ from tilewright.targets.llvm.values import Builder, Value, builder_of, intrinsic
 # Vectors of a plane that are in registers at a time.
 BLOCK_VECTORS = 8
 
+# The most places of lines that are sorted as lanes of vectors: about the registers that there are.
+MOST_IN_COLUMNS = 32
+
 Record = tuple[Value, ...]
 """A vector of each plane."""
 
@@ -145,6 +148,28 @@ class Network:
         smaller = builder.icmp_signed("<", first[0], second[0])
         equal = builder.icmp_signed("==", first[0], second[0])
         return builder.or_(smaller, builder.and_(equal, builder.icmp_signed("<", first[1], second[1])))
+
+
+def side_by_side(network: Network, records: Sequence[Record]) -> list[Record]:
+    """Any number of vectors in order, lane by lane, by the merges of odd and even places of the same paper."""
+    result, count = list(records), len(records)
+    size = 1
+    while size < count:
+        distance = size
+        while distance:
+            for low in range(count - distance):
+                offset = low - distance % size
+                # Pairs within a run of twice the size: of its halves first, then of places that the step before left.
+                if offset >= 0 and offset // distance % 2 == 0 and _is_in_run(low, distance, size):
+                    high = low + distance
+                    result[low], result[high] = network.in_order(result[low], result[high])
+            distance //= 2
+        size *= 2
+    return result
+
+
+def _is_in_run(low: int, distance: int, size: int) -> bool:
+    return low // (2 * size) == (low + distance) // (2 * size)
 
 
 @dataclass(frozen=True)
