@@ -38,6 +38,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
     from tilewright.passes.array.array_narrow_contractions import ArrayNarrowContractionsPass
     from tilewright.passes.array.array_order_operands import ArrayOrderOperandsPass
     from tilewright.passes.array.array_order_weights import ArrayOrderWeightsPass
+    from tilewright.passes.array.array_reduce_repeated import ArrayReduceRepeatedPass
     from tilewright.passes.array.array_simplify import ArraySimplifyPass
     from tilewright.passes.array.array_split_contractions import ArraySplitContractionsPass
     from tilewright.passes.array.array_split_joins import MOST_CUT_OPERANDS, ArraySplitJoinsPass
@@ -53,6 +54,10 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
         (True, ArrayDropCollectivesPass()),  # remove collectives, which are the identity on one device
         (not cores, ArrayBubbleUpSlicesPass()),  # compute only what is taken, before anything is shared or grouped
         (True, ArrayConvolveByPositionsPass(leaves_images=vectors)),  # gradients of weights: a matmul for each position
+        (
+            not cores,
+            ArrayReduceRepeatedPass(),
+        ),  # reduce what broadcasts repeat once, before dead broadcasts are dropped
         (True, ArraySimplifyPass()),  # fold constants, merge equal and drop dead operations before any grouping
         (not cores, ArraySumOperandsPass()),  # sum the operands of contractions whose rows or columns are summed
         (vectors, ArrayJoinContractionsPass()),  # one contraction for sums of shallow ones, before views are copied

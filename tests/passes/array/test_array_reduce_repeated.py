@@ -1,0 +1,103 @@
+"""Reductions of what a broadcast repeats, as reductions of the array itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.passes.pass_support import applied, check_meaning, check_unchanged
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type
+from tilewright.passes.array.array_reduce_repeated import ArrayReduceRepeatedPass
+
+PASS = ArrayReduceRepeatedPass()
+
+
+def reduced(axes: str, result: str, fn: str = "add", dtype: str = "i32") -> str:
+    """A reduction of (5, 3, 4), which is repeated to (5, 2, 3, 7, 4) and of which the last two dims are one then."""
+    return f"""
+    func.func @main(%x: tensor<5x3x4x{dtype}>) -> tensor<{result}{dtype}> {{
+      %w = array.broadcast(%x) {{axes = array<i64: 0, 2, 4>}} : tensor<5x2x3x7x4x{dtype}>
+      %y = array.reshape(%w) : tensor<5x2x3x28x{dtype}>
+      %z = array.reduce(%y) {{fn = "{fn}", axes = array<i64: {axes}>}} : tensor<{result}{dtype}>
+      func.return %z : tensor<{result}{dtype}>
+    }}
+    """
+
+
+@pytest.mark.parametrize(
+    ("axes", "result"),
+    [
+        ("1", "5x3x28x"),  # repeats alone: nothing is added up
+        ("3", "5x2x3x"),  # repeats and a dim that a reshape counts together
+        ("1, 3", "5x3x"),
+        ("0, 1", "3x28x"),
+        ("0, 3", "2x3x"),  # a repeat that is left
+        ("0, 1, 2, 3", ""),
+    ],
+)
+@pytest.mark.parametrize("fn", ["add", "maximum", "minimum"])
+def test_the_array_is_reduced_once(axes: str, result: str, fn: str) -> None:
+    unit = check_meaning(PASS, reduced(axes, result, fn))
+    ops = list(unit.main.body.block.ops)
+    sizes = [array_type(op.operands[0]).size for op in ops if isinstance(op, array.ReduceOp)]
+    assert sizes in ([60], [])
+    assert any(isinstance(op, array.MapOp) for op in ops) == (fn == "add")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        reduced("2", "5x2x28x"),  # of the array's own elements
+        reduced("1, 3", "5x3x", dtype="bf16"),  # the product would be rounded again
+        reduced("1, 3", "5x3x", fn="multiply"),
+    ],
+)
+def test_others_stay(text: str) -> None:
+    check_unchanged(PASS, text)
+
+
+def test_reshapes_that_mix_dims_stay() -> None:
+    check_unchanged(
+        PASS,
+        """
+    func.func @main(%x: tensor<6xi32>) -> tensor<4xi32> {
+      %w = array.broadcast(%x) {axes = array<i64: 1>} : tensor<2x6xi32>
+      %y = array.reshape(%w) : tensor<4x3xi32>
+      %z = array.reduce(%y) {fn = "add", axes = array<i64: 1>} : tensor<4xi32>
+      func.return %z : tensor<4xi32>
+    }
+    """,
+    )
+
+
+def test_a_dim_of_one_element_is_repeated() -> None:
+    text = """
+    func.func @main(%x: tensor<5x1xf32>) -> tensor<5xf32> {
+      %w = array.broadcast(%x) {axes = array<i64: 0, 1>} : tensor<5x9xf32>
+      %z = array.reduce(%w) {fn = "add", axes = array<i64: 1>} : tensor<5xf32>
+      func.return %z : tensor<5xf32>
+    }
+    """
+    check_meaning(PASS, text, inputs=[np.arange(5, dtype=np.float32).reshape(5, 1)])
+    unit = applied(PASS, text)
+    assert any(isinstance(op, array.MapOp) for op in unit.main.body.block.ops)
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x: tw.sum(tw.tile(x, (1, 8)), axis=1), lambda x: np.tile(x, (1, 8)).sum(1)),
+        (lambda x: tw.mean(tw.tile(x, (3, 2)), axis=0), lambda x: np.tile(x, (3, 2)).mean(0)),
+        (lambda x: tw.max(tw.repeat(x, 4, axis=0)), lambda x: np.repeat(x, 4, axis=0).max()),
+        (lambda x: tw.sum(tw.tile(x.T, (1, 2))), lambda x: np.tile(x.T, (1, 2)).sum()),
+    ],
+)
+def test_reductions_of_tiled_arrays(function: Callable[..., Any], expected: Callable[..., Any]) -> None:
+    x = np.random.default_rng(0).standard_normal((30, 70)).astype(np.float32)
+    found = np.asarray(tw.jit(function, target="cpu")(x))
+    np.testing.assert_allclose(found, expected(x.astype(np.float64)), rtol=1e-5, atol=1e-4)

@@ -1,0 +1,136 @@
+"""Reduce an array once instead of each time that a broadcast repeats it.
+
+A sum over a dim along which a broadcast repeats its operand is the operand times the count; a maximum is the operand.
+So it is through a reshape that merges dims which are all reduced, as `tile` merges the repeats with the dim itself.
+Not for sums of narrow floats, which the product would round once more.
+Before simplification, which removes the broadcast and goes on with what the operand is.
+
+Before:
+    func.func @main(%x: tensor<4x6xf32>) -> tensor<4xf32> {
+      %repeats = array.broadcast(%x) {axes = array<i64: 0, 2>} : tensor<4x3x6xf32>
+      %tiled = array.reshape(%repeats) : tensor<4x18xf32>
+      %z = array.reduce(%tiled) {fn = "add", axes = array<i64: 1>} : tensor<4xf32>
+      func.return %z : tensor<4xf32>
+    }
+After:
+    func.func @main(%x: tensor<4x6xf32>) -> tensor<4xf32> {
+      %repeats = array.broadcast(%x) {axes = array<i64: 0, 2>} : tensor<4x3x6xf32>
+      %tiled = array.reshape(%repeats) : tensor<4x18xf32>
+      %once = array.reduce(%x) {fn = "add", axes = array<i64: 1>} : tensor<4xf32>
+      %count = array.constant() {value = 3.0 : f64, resource = ""} : tensor<4xf32>
+      %z = array.map(%once, %count) {fn = "multiply"} : tensor<4xf32>
+      func.return %z : tensor<4xf32>
+    }
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import msgspec
+from xdsl.ir import SSAValue
+
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type, tensor
+from tilewright.dialects.rewriting import erase, insert_like
+from tilewright.passes.base import Remark, Unit, blocks_of, where
+from tilewright.primitives import ArrayType
+
+# Reductions that a value repeated does not change.
+_IDEMPOTENT = ("maximum", "minimum", "bitwise_and", "bitwise_or")
+
+
+class ArrayReduceRepeatedPass(msgspec.Struct, frozen=True):
+    name: ClassVar[str] = "array-reduce-repeated"
+
+    def apply(self, unit: Unit) -> None:
+        for block in blocks_of(unit.main):
+            for op in [op for op in block.ops if isinstance(op, array.ReduceOp)]:
+                source, axes = _before_reshape(op)
+                repeats = source.owner
+                if not isinstance(repeats, array.BroadcastOp) or not _applies(op):
+                    continue
+                repeated = _repeated_axes(repeats, axes)
+                if repeated:
+                    count = math.prod(array_type(source).shape[axis] for axis in repeated)
+                    reason = f"its elements are repeated {count} times"
+                    unit.remarks.append(Remark(self.name, f"reduction at {where(op)}", "of the array once", reason))
+                    _reduce_once(op, repeats, axes, repeated)
+
+
+def _applies(op: array.ReduceOp) -> bool:
+    type = array_type(op.operands[0])
+    if op.part is not None or 0 in type.shape or type.dtype != array_type(op.results[0]).dtype:
+        return False
+    return op.fn in _IDEMPOTENT or (op.fn == "add" and type.dtype == type.dtype.compute and not type.dtype.is_bool)
+
+
+def _before_reshape(op: array.ReduceOp) -> tuple[SSAValue, tuple[int, ...]]:
+    """What a reduction reads and along which dims, before a reshape where that is possible."""
+    (value,) = op.operands
+    if not isinstance(value.owner, array.ReshapeOp):
+        return value, op.axes
+    source = value.owner.operands[0]
+    axes = _merged_axes(array_type(source).shape, array_type(value).shape, op.axes)
+    return (value, op.axes) if axes is None else (source, axes)
+
+
+def _merged_axes(sizes: Sequence[int], shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...] | None:
+    """The dims of `sizes` whose elements `axes` of the reshape to `shape` count; None where a dim is only in part."""
+    found: list[int] = []
+    for axis in axes:
+        before, after = math.prod(shape[:axis]), math.prod(shape[: axis + 1])
+        starts = [math.prod(sizes[:n]) for n in range(len(sizes) + 1)]
+        if before not in starts or after not in starts:
+            return None
+        found += [n for n in range(len(sizes)) if before <= starts[n] and starts[n + 1] <= after and sizes[n] > 1]
+    return tuple(sorted(found))
+
+
+def _repeated_axes(op: array.BroadcastOp, axes: Sequence[int]) -> tuple[int, ...]:
+    """The dims among `axes` along which a broadcast repeats its operand."""
+    sizes, shape = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
+    own = {axis: size for axis, size in zip(op.axes, sizes, strict=True)}
+    return tuple(axis for axis in axes if own.get(axis, 1) != shape[axis])
+
+
+def _reduce_once(op: array.ReduceOp, repeats: array.BroadcastOp, axes: Sequence[int], repeated: Sequence[int]) -> None:
+    """Put a reduction of the operand of a broadcast in place of one of what that repeats."""
+    (source,) = repeats.operands
+    type, wide, result = array_type(source), array_type(repeats.results[0]), array_type(op.results[0])
+    own = tuple(n for n, axis in enumerate(repeats.axes) if axis in axes)
+    value: SSAValue = source
+    if own:
+        shape = tuple(n for d, n in enumerate(type.shape) if d not in own)
+        once = array.ReduceOp(arguments=[source], fn=op.fn, axes=own, outputs=[tensor(ArrayType(shape, result.dtype))])
+        insert_like(op, once)
+        value = once.results[0]
+    # What is left of the operand's dims, and the dims along which it is repeated that are kept.
+    kept = [axis for axis in range(wide.rank) if axis not in axes]
+    left = [kept.index(axis) for axis in repeats.axes if axis not in axes]
+    shape = tuple(wide.shape[axis] for axis in kept)
+    if left != list(range(len(shape))) or array_type(value).shape != shape:
+        spread = array.BroadcastOp(
+            arguments=[value], axes=tuple(left), outputs=[tensor(ArrayType(shape, result.dtype))]
+        )
+        insert_like(op, spread)
+        value = spread.results[0]
+    if shape != result.shape:
+        flat = array.ReshapeOp(arguments=[value], outputs=[tensor(result)])
+        insert_like(op, flat)
+        value = flat.results[0]
+    if op.fn == "add":
+        value = _times(op, value, math.prod(wide.shape[axis] for axis in repeated))
+    op.results[0].replace_all_uses_with(value)
+    erase(op)
+
+
+def _times(op: array.ReduceOp, value: SSAValue, count: int) -> SSAValue:
+    number = float(count) if array_type(value).dtype.is_float else count
+    factor = array.ConstantOp(value=number, resource="", outputs=[value.type])
+    product = array.MapOp(arguments=[value, factor.results[0]], fn="multiply", outputs=[value.type])
+    insert_like(op, factor)
+    insert_like(op, product)
+    return product.results[0]
