@@ -1,9 +1,9 @@
 """Reduce an array once instead of each time that a broadcast repeats it.
 
 A sum over a dim along which a broadcast repeats its operand is the operand times the count; a maximum is the operand.
-So it is through a reshape that merges dims which are all reduced, as `tile` merges the repeats with the dim itself.
-Not for sums of narrow floats, which the product would round once more.
-Before simplification, which removes the broadcast and goes on with what the operand is.
+A reshape between them may merge dims that are all reduced, as that of `tile` merges the repeats with the dim itself.
+Not for sums of narrow floats, which the multiplication would round once more.
+Before simplification, which removes the broadcast and looks at what gives its operand.
 
 Before:
     func.func @main(%x: tensor<4x6xf32>) -> tensor<4xf32> {
@@ -68,7 +68,7 @@ def _applies(op: array.ReduceOp) -> bool:
 
 
 def _before_reshape(op: array.ReduceOp) -> tuple[SSAValue, tuple[int, ...]]:
-    """What a reduction reads and along which dims, before a reshape where that is possible."""
+    """The array that a reduction reads and the dims that it reduces, before a reshape where that is possible."""
     (value,) = op.operands
     if not isinstance(value.owner, array.ReshapeOp):
         return value, op.axes

@@ -209,7 +209,7 @@ class _RankSort:
         vector_loop(self.builder, extent, self.lanes, body, "columns")
 
     def vector_of_lines(self, source: Elements, target: Elements, mask: Mask | None) -> None:
-        """A vector for each place in the lines, compared as a whole."""
+        """A vector of each position in the lines, compared as a whole."""
         builder, axis = self.builder, self.nest.axis
         if self.signs is not None:
             builder.store(ir.Constant(ir.IntType(self.lanes), 0), self.signs)
