@@ -306,6 +306,15 @@ def test_reductions_go_along_transposed_arrays_as_stored(axes: str, result: str,
     assert array_type(reduction.operands[0]).shape == (3, 4, 5)
 
 
+@pytest.mark.parametrize(("back", "result", "transposes"), [("1, 2, 0", "3x4x5xf32", 0), ("0, 2, 1", "5x4x3xf32", 2)])
+def test_transposes_around_elementwise_operations_cancel(back: str, result: str, transposes: int) -> None:
+    reduction = '%z = array.reduce(%b) {{fn = "maximum", axes = array<i64: {axes}>}} : tensor<{result}>'
+    transpose = f"%z = array.transpose(%b) {{{{permutation = array<i64: {back}>}}}} : tensor<{result}>"
+    text = TRANSPOSED.replace(reduction, transpose).format(result=result)
+    unit = check_meaning(ArraySimplifyPass(), text)
+    assert sum(isinstance(op, array.TransposeOp) for op in unit.main.body.block.ops) == transposes
+
+
 def test_reductions_of_straight_and_transposed_arrays_stay() -> None:
     text = TRANSPOSED.format(axes="0", result="3x4xf32").replace(
         "tensor<3x4x5xf32>)", "tensor<3x4x5xf32>, %s: tensor<5x3x4xf32>)"

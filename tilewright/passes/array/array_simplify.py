@@ -255,6 +255,9 @@ def _transpose(unit: Unit, op: array.TransposeOp) -> Sequence[SSAValue] | None:
         made = rebuilt(op, source.owner.operands)
         made.permutation = joined
         return [_insert(op, made)]
+    inner = _permutation_of(source)
+    if inner is not None and tuple(inner[p] for p in permutation) == tuple(range(len(permutation))):
+        return [_as_stored(op, source, inner)]  # elementwise operations between transposes that cancel
     return None
 
 
