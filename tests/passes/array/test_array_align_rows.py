@@ -127,6 +127,29 @@ def test_rows_that_are_only_reduced_stay() -> None:
     check_unchanged(PASS, text)
 
 
+@pytest.mark.parametrize(
+    ("strides", "transposed", "rows"),
+    [("1, 2", True, [(64, 96)]), ("1, 3", True, [(64, 96)]), ("2, 1", True, []), ("1, 2", False, [])],
+)
+def test_a_right_operand_of_elements_apart_along_the_depth_is_stored(
+    strides: str, transposed: bool, rows: list[tuple[int, ...]]
+) -> None:
+    """Along the columns, and where rows are apart, it is read in place."""
+    steps = [int(each) for each in strides.split(",")]
+    sizes = (64 * steps[0], 96 * steps[1])
+    summed, (left, columns) = (1, (96, 64)) if transposed else (0, (64, 96))
+    text = f"""
+    func.func @main(%x: tensor<8x{left}xi32>, %w: tensor<{sizes[0]}x{sizes[1]}xi32>) -> tensor<8x{columns}xi32> {{
+      %s = array.slice(%w) {{starts = array<i64: 0, 0>, limits = array<i64: {sizes[0]}, {sizes[1]}>,
+        strides = array<i64: {strides}>}} : tensor<64x96xi32>
+      %z = array.contract(%x, %s) {{left_batch = array<i64>, right_batch = array<i64>, left_contract = array<i64: 1>,
+        right_contract = array<i64: {summed}>}} : tensor<8x{columns}xi32>
+      func.return %z : tensor<8x{columns}xi32>
+    }}
+    """
+    assert stored(check_meaning(PASS, text) if rows else check_unchanged(PASS, text)) == rows
+
+
 def test_windows_are_reduced_as_arrays_are_stored() -> None:
     text = """
     func.func @main(%y: tensor<16x15x4x8xf32>) -> tensor<8x4x7x6xf32> {

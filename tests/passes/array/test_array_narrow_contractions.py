@@ -87,6 +87,23 @@ def test_a_row_by_a_matrix_of_narrow_floats_along_the_depth(dtype: str) -> None:
     assert "array.contract" in ops(wide)
 
 
+@pytest.mark.parametrize(("stride", "reduces"), [(1, False), (2, True), (3, True)])
+def test_a_row_by_a_matrix_of_elements_apart_along_the_depth(stride: int, reduces: bool) -> None:
+    columns, depth = 2 * LEAST_ROWS, 24
+    text = f"""
+    func.func @main(%x: tensor<1x{depth}xi32>, %w: tensor<{columns}x{stride * depth}xi32>) -> tensor<1x{columns}xi32> {{
+      %s = array.slice(%w) {{starts = array<i64: 0, 0>, limits = array<i64: {columns}, {stride * depth}>,
+        strides = array<i64: 1, {stride}>}} : tensor<{columns}x{depth}xi32>
+      %t = array.transpose(%s) {{permutation = array<i64: 1, 0>}} : tensor<{depth}x{columns}xi32>
+      %z = array.contract(%x, %t) {{left_batch = array<i64>, right_batch = array<i64>, left_contract = array<i64: 1>,
+        right_contract = array<i64: 0>}} : tensor<1x{columns}xi32>
+      func.return %z : tensor<1x{columns}xi32>
+    }}
+    """
+    unit = check_meaning(PASS, text) if reduces else check_unchanged(PASS, text)
+    assert ("array.contract" in ops(unit)) != reduces
+
+
 def test_depth_that_is_not_inside_is_not_reduced_in_vectors() -> None:
     """The left operand is stored by columns: the product of one row with it reads it in long runs."""
     unit = check_meaning(PASS, contraction((64, 8), (64, 1), (8, 1), summed=("0", "0")))

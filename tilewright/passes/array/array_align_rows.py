@@ -3,7 +3,8 @@
 A transposed array is read in blocks of rows and columns. A loop over a concatenation cannot be cut in the middle of
 such blocks, where an operand ends; nor can a loop that reduces a row and then reads it again take several rows.
 Transposed arrays are stored for such loops by kernels of their own. A transpose of a concatenation goes to the operands
-first: that of a transposed one is that array. Windows are reduced as arrays are stored, and what is left is transposed.
+first: that of a transposed one is that array. So are right operands of contractions stored whose rows take elements
+apart along the depth. Windows are reduced as arrays are stored, and what is left is transposed.
 Before the loops are fused, which would take the transposes in.
 
 Before:
@@ -48,6 +49,7 @@ _LEAST_ELEMENTS = 4096
 _LINKS = (*ELEMENTWISE, array.BroadcastOp, array.TransposeOp, array.SliceOp, array.ReverseOp)
 _JOINED = "an operand of a concatenation, read across its rows"
 _REDUCED = "rows that are reduced and read again"
+_STRIDED = "a right operand whose rows take elements apart along the depth"
 
 
 class ArrayAlignRowsPass(msgspec.Struct, frozen=True):
@@ -58,6 +60,8 @@ class ArrayAlignRowsPass(msgspec.Struct, frozen=True):
             joins = [op for op in block.ops if isinstance(op, array.ConcatOp)]
             for op in joins:
                 _align_operands(unit, block, op)
+            for op in [op for op in block.ops if isinstance(op, array.ContractOp)]:
+                _align_right_operand(unit, block, op)
             if any(isinstance(op, array.TransposeOp) for op in block.ops):
                 for op in [op for op in block.ops if isinstance(op, array.WindowReduceOp)]:
                     _align_windows(op)
@@ -75,6 +79,18 @@ def _align_operands(unit: Unit, block: Block, op: array.ConcatOp) -> None:
         make_group(block, _chain(operand), "loop", _JOINED)
     subject = f"concat at {where(op)}"
     unit.remarks.append(Remark(ArrayAlignRowsPass.name, subject, f"{len(across)} operands stored first", _JOINED))
+
+
+def _align_right_operand(unit: Unit, block: Block, op: array.ContractOp) -> None:
+    """Store a right operand whose rows go along the depth and take elements apart: it is transposed in blocks of whole
+    vectors."""
+    value = op.operands[1]
+    slices = [each for each in _chain(value) if isinstance(each, array.SliceOp) and each.strides[-1] > 1]
+    along_depth = any(read.axes[axis] == len(read.shape) - 1 for read in _reads(value) for axis in op.right_contract)
+    if len(slices) == 1 and along_depth and array_type(value).size >= _LEAST_ELEMENTS:
+        make_group(block, _chain(slices[0].results[0]), "loop", _STRIDED)
+        subject = f"contraction at {where(op)}"
+        unit.remarks.append(Remark(ArrayAlignRowsPass.name, subject, "right operand stored first", _STRIDED))
 
 
 def _read_across(op: array.ConcatOp) -> list[SSAValue]:

@@ -4,8 +4,9 @@ index.
 A register block of a contraction has a vector of columns: one column leaves most lanes unused. If the left operand has
 more rows than the right one has columns, the operands are swapped: a contraction of few rows reads its right operand as
 it is stored. A contraction with few results, such as a dot product, is a multiplication and a reduction instead, which
-adds up vectors along the depth. So is one with a single row or column whose matrix has narrow floats along the depth: a
-reduction converts them as it reads them, where a contraction would copy the whole matrix. An outer product, of depth 1,
+adds up vectors along the depth. So is one with a single row or column whose matrix has narrow floats, or elements
+apart, along the depth: a reduction converts and shuffles them as it reads them, where a contraction would copy all of
+the matrix. An outer product, of depth 1,
 is a multiplication, which fuses with its users.
 Rows are the innermost free dim of the left operand: one of size 1 goes, so that the next one has the rows of a block,
 and the elementwise operations after it, which may become its epilogue, have no such dim either.
@@ -112,9 +113,12 @@ def _reduces_vectors(side: _Side, size: int, depth: int) -> bool:
     source, axes = side.value, side.contracted
     if isinstance(source.owner, array.TransposeOp):
         axes = tuple(source.owner.permutation[axis] for axis in axes)
+        source = source.owner.operands[0]
     dtype = array_type(source).dtype
     is_narrow = dtype.is_float and dtype.itemsize < dtype.compute.itemsize
-    return max(axes) == len(side.shape) - 1 and (size < LEAST_ROWS or depth <= SHORT_DEPTH or is_narrow)
+    is_strided = isinstance(source.owner, array.SliceOp) and source.owner.strides[-1] > 1
+    is_best = size < LEAST_ROWS or depth <= SHORT_DEPTH or is_narrow or is_strided
+    return max(axes) == len(side.shape) - 1 and is_best
 
 
 def _free_size(side: _Side) -> int:
