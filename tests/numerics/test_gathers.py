@@ -74,3 +74,19 @@ def test_elements_far_apart(stride, dtype):
         return tw.astype(x[1:, 3::stride], tw.f32) * 2
 
     np.testing.assert_array_equal(np.asarray(take(x)), x[1:, 3::stride].astype(np.float32) * 2)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 52])
+@pytest.mark.parametrize("count", [8, 17, 64, 100, 128, 1000])
+@pytest.mark.parametrize("function", ["sum", "max", "norm"])
+def test_reductions_along_the_gathered_axis(rows: int, count: int, function: str) -> None:
+    rng = np.random.default_rng(count)
+    x, index = rng.standard_normal((rows, 56)).astype(np.float32), rng.integers(0, 56, count)
+    taken = x[:, index].astype(np.float64)
+    ours, expected = {
+        "sum": (lambda v: tw.sum(v, axis=1), taken.sum(1)),
+        "max": (lambda v: tw.max(v, axis=1), taken.max(1)),
+        "norm": (lambda v: v - tw.mean(v, axis=1, keepdims=True), taken - taken.mean(1, keepdims=True)),
+    }[function]
+    found = np.asarray(tw.jit(lambda x, index: ours(tw.take(x, index, axis=1)), target="cpu")(x, index))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)

@@ -128,6 +128,36 @@ def test_rows_that_are_only_reduced_stay() -> None:
 
 
 @pytest.mark.parametrize(
+    ("sizes", "axes", "rows"),
+    [
+        ((30, 8, 20), "1", [(8, 20)]),
+        ((30, 8, 20), "", []),  # nothing that has some of the dims
+        ((8, 8, 20), "1", []),  # few terms
+        ((30, 8, 40), "1", []),  # long rows
+        ((30, 1, 20), "2", []),  # one dim
+    ],
+)
+def test_reductions_of_short_rows_are_stored(
+    sizes: tuple[int, int, int], axes: str, rows: list[tuple[int, ...]]
+) -> None:
+    count, a, b = sizes
+    other = {"": "", "1": a, "2": b}[axes]
+    row = f"tensor<{other}xi32>" if axes else "tensor<i32>"
+    places = {"": "", "1": ": 0", "2": ": 1"}[axes]
+    text = f"""
+    func.func @main(%x: tensor<{count}x{a}x{b}xi32>, %w: {row}) -> tensor<{a}x{b}xi32> {{
+      %n = array.map(%x) {{fn = "negative"}} : tensor<{count}x{a}x{b}xi32>
+      %s = array.reduce(%n) {{fn = "add", axes = array<i64: 0>}} : tensor<{a}x{b}xi32>
+      %r = array.broadcast(%w) {{axes = array<i64{places}>}} : tensor<{a}x{b}xi32>
+      %m = array.map(%s) {{fn = "negative"}} : tensor<{a}x{b}xi32>
+      %z = array.map(%m, %r) {{fn = "add"}} : tensor<{a}x{b}xi32>
+      func.return %z : tensor<{a}x{b}xi32>
+    }}
+    """
+    assert stored(check_meaning(PASS, text) if rows else check_unchanged(PASS, text)) == rows
+
+
+@pytest.mark.parametrize(
     ("strides", "transposed", "rows"),
     [("1, 2", True, [(64, 96)]), ("1, 3", True, [(64, 96)]), ("2, 1", True, []), ("1, 2", False, [])],
 )

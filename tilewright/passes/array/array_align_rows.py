@@ -4,7 +4,8 @@ A transposed array is read in blocks of rows and columns. A loop over a concaten
 such blocks, where an operand ends; nor can a loop that reduces a row and then reads it again take several rows.
 Transposed arrays are stored for such loops by kernels of their own. A transpose of a concatenation goes to the operands
 first: that of a transposed one is that array. So are right operands of contractions stored whose rows take elements
-apart along the depth. Windows are reduced as arrays are stored, and what is left is transposed.
+apart along the depth, and reductions of short rows that follow each other in memory, which are one dim in a loop of
+their own. Windows are reduced as arrays are stored, and what is left is transposed.
 Before the loops are fused, which would take the transposes in.
 
 Before:
@@ -46,9 +47,12 @@ from tilewright.primitives import ArrayType
 
 # Elements of an operand that is worth a kernel.
 _LEAST_ELEMENTS = 4096
+# Rows shorter than this are worth a kernel, of results for each of which at least so many elements are reduced.
+_SHORT_ROW, _MANY_TERMS = 32, 16
 _LINKS = (*ELEMENTWISE, array.BroadcastOp, array.TransposeOp, array.SliceOp, array.ReverseOp)
 _JOINED = "an operand of a concatenation, read across its rows"
 _REDUCED = "rows that are reduced and read again"
+_SHORT = "short rows that follow each other in memory"
 _STRIDED = "a right operand whose rows take elements apart along the depth"
 
 
@@ -62,6 +66,8 @@ class ArrayAlignRowsPass(msgspec.Struct, frozen=True):
                 _align_operands(unit, block, op)
             for op in [op for op in block.ops if isinstance(op, array.ContractOp)]:
                 _align_right_operand(unit, block, op)
+            for op in [op for op in block.ops if isinstance(op, array.ReduceOp)]:
+                _align_short_rows(unit, block, op)
             if any(isinstance(op, array.TransposeOp) for op in block.ops):
                 for op in [op for op in block.ops if isinstance(op, array.WindowReduceOp)]:
                     _align_windows(op)
@@ -91,6 +97,38 @@ def _align_right_operand(unit: Unit, block: Block, op: array.ContractOp) -> None
         make_group(block, _chain(slices[0].results[0]), "loop", _STRIDED)
         subject = f"contraction at {where(op)}"
         unit.remarks.append(Remark(ArrayAlignRowsPass.name, subject, "right operand stored first", _STRIDED))
+
+
+def _align_short_rows(unit: Unit, block: Block, op: array.ReduceOp) -> None:
+    """Store few results of a reduction whose short rows follow each other in memory, if what is computed of them reads
+    arrays that have only some of their dims: in one loop with that, rows would not be one dim."""
+    source, result = array_type(op.operands[0]), array_type(op.results[0])
+    rows = [size for axis, size in enumerate(source.shape) if axis > max(op.axes)]
+    is_short = len([size for size in rows if size > 1]) > 1 and rows[-1] < _SHORT_ROW
+    if op.part is None and is_short and source.size >= _MANY_TERMS * result.size and _meets_some_dims(op):
+        make_group(block, {op, *_chain(op.operands[0])}, "loop", _SHORT)
+        unit.remarks.append(Remark(ArrayAlignRowsPass.name, f"reduction at {where(op)}", "stored first", _SHORT))
+
+
+def _meets_some_dims(op: array.ReduceOp) -> bool:
+    """Whether an elementwise operation on results of a reduction reads a broadcast of fewer elements, more than one."""
+    pending, seen = [op.results[0]], set[SSAValue]()
+    while pending:
+        value = pending.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        for user in {use.operation for use in value.uses}:
+            if isinstance(user, ELEMENTWISE) and any(_has_some_dims(each) for each in user.operands):
+                return True
+            if isinstance(user, (*ELEMENTWISE, array.ReshapeOp)):
+                pending += user.results
+    return False
+
+
+def _has_some_dims(value: SSAValue) -> bool:
+    spread = value.owner
+    return isinstance(spread, array.BroadcastOp) and 1 < array_type(spread.operands[0]).size < array_type(value).size
 
 
 def _read_across(op: array.ConcatOp) -> list[SSAValue]:

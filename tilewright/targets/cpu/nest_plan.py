@@ -402,7 +402,7 @@ def _order(plan: NestPlan) -> list[int]:
         return [*(d for d in outer if d != plan.interleaved_dim), vector, plan.interleaved_dim]
     if plan.turned_dim is not None and _fills_buffers(plan):
         return [*(d for d in outer if d != plan.turned_dim), vector, plan.turned_dim]
-    if outer and not inner and _repeats_lanes(plan, outer[-1]):
+    if outer and not plan.reduced and _repeats_lanes(plan, outer[-1]):
         return [*outer[:-1], vector, outer[-1]]
     return [*outer, vector, *inner] if vector not in plan.reduced else [*outer, *inner, vector]
 
