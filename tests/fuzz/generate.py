@@ -60,6 +60,7 @@ STEPS: Sequence[tuple[float, Step]] = (
     (3.5, motifs.special_constants),
     (0.15, motifs.long_rows),
     (0.35, motifs.big_loop),
+    (0.4, motifs.many_indices),
 )
 
 

@@ -241,6 +241,21 @@ def long_rows(m: Maker) -> None:
     m.keep(m.add("reduce", [scaled], fn=m.pick(("add", "maximum", "minimum")), axes=axes)[0])
 
 
+def many_indices(m: Maker) -> None:
+    """Elements along an axis by more indices than a few vectors have lanes, as `take` has them, and a reduction."""
+    shape = m.pick(((2, 40), (5, 33), (3, 2, 70), (64, 3)))
+    x = m.input(shape, m.pick((dtypes.f32, dtypes.i32, dtypes.i64, dtypes.f16)))
+    axis, count = m.between(0, len(shape) - 1), m.between(60, 300)
+    index = m.input((count,), dtypes.i64, m.random.integers(-2, shape[axis] + 2, (count,)))
+    taken = m.add("gather", [x, index], axes=(axis,))[0]
+    order = [*range(1, axis + 1), 0, *range(axis + 1, len(shape))]
+    taken = m.add("transpose", [taken], permutation=tuple(order))[0]
+    reduced = m.between(0, len(shape) - 1)
+    m.keep(m.add("reduce", [taken], fn=m.pick(("add", "maximum", "minimum")), axes=(reduced,))[0])
+    if m.chance(0.5):
+        m.keep(m.map("subtract", taken, _along(m, taken, "maximum", reduced)))
+
+
 def big_loop(m: Maker) -> None:
     """An elementwise chain over more elements than one tile holds, at odd sizes."""
     shape = m.pick(((129, 257), (3, 67, 91), (70, 130), (8209,), (5, 4099), (2, 65, 127)))
