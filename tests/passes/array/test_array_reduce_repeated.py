@@ -75,6 +75,18 @@ def test_reshapes_that_mix_dims_stay() -> None:
     )
 
 
+@pytest.mark.parametrize(("dtype", "fn"), [("f32", "add"), ("bf16", "maximum"), ("i1", "bitwise_or")])
+def test_reductions_of_one_element_are_reshapes(dtype: str, fn: str) -> None:
+    text = f"""
+    func.func @main(%x: tensor<5x1x4x1x{dtype}>) -> tensor<5x4x{dtype}> {{
+      %z = array.reduce(%x) {{fn = "{fn}", axes = array<i64: 1, 3>}} : tensor<5x4x{dtype}>
+      func.return %z : tensor<5x4x{dtype}>
+    }}
+    """
+    unit = check_meaning(PASS, text)
+    assert not any(isinstance(op, array.ReduceOp) for op in unit.main.body.block.ops)
+
+
 def test_a_dim_of_one_element_is_repeated() -> None:
     text = """
     func.func @main(%x: tensor<5x1xf32>) -> tensor<5xf32> {

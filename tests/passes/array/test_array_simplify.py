@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.passes.pass_support import Make, applied, check_meaning, expect, parse, run, run_through, unit_of
+from tests.passes.pass_support import (
+    Make,
+    applied,
+    check_meaning,
+    check_unchanged,
+    expect,
+    parse,
+    run,
+    run_through,
+    unit_of,
+)
 from tests.programs import Program
 from tilewright import dtypes, ops
 from tilewright.dialects import array
@@ -313,6 +323,42 @@ def test_transposes_around_elementwise_operations_cancel(back: str, result: str,
     text = TRANSPOSED.replace(reduction, transpose).format(result=result)
     unit = check_meaning(ArraySimplifyPass(), text)
     assert sum(isinstance(op, array.TransposeOp) for op in unit.main.body.block.ops) == transposes
+
+
+@pytest.mark.parametrize(
+    ("other", "axes", "transposes"),
+    [("4xf32", "2", 0), ("5x1x4xf32", "0, 1, 2", 1), ("1x3x4xf32", "0, 1, 2", 0), ("5x3x1xf32", "0, 1, 2", 1)],
+)
+def test_broadcasts_next_to_transposed_arrays_go_along_if_their_dims_keep_the_order(
+    other: str, axes: str, transposes: int
+) -> None:
+    text = f"""
+    func.func @main(%x: tensor<3x4x5xf32>, %w: tensor<{other}>) -> tensor<f32> {{
+      %t = array.transpose(%x) {{permutation = array<i64: 2, 0, 1>}} : tensor<5x3x4xf32>
+      %b = array.broadcast(%w) {{axes = array<i64: {axes}>}} : tensor<5x3x4xf32>
+      %a = array.map(%t, %b) {{fn = "maximum"}} : tensor<5x3x4xf32>
+      %z = array.reduce(%a) {{fn = "maximum", axes = array<i64: 0, 1, 2>}} : tensor<f32>
+      func.return %z : tensor<f32>
+    }}
+    """
+    unit = check_meaning(ArraySimplifyPass(), text) if not transposes else check_unchanged(ArraySimplifyPass(), text)
+    assert sum(isinstance(op, array.TransposeOp) for op in unit.main.body.block.ops) == transposes
+
+
+def test_what_meets_results_of_its_reduction_stays_in_their_order() -> None:
+    text = """
+    func.func @main(%x: tensor<3x4xf32>) -> tensor<4xf32> {
+      %t = array.transpose(%x) {permutation = array<i64: 1, 0>} : tensor<4x3xf32>
+      %n = array.map(%t) {fn = "exp"} : tensor<4x3xf32>
+      %m = array.reduce(%n) {fn = "maximum", axes = array<i64: 1>} : tensor<4xf32>
+      %b = array.broadcast(%m) {axes = array<i64: 0>} : tensor<4x3xf32>
+      %a = array.map(%t, %b) {fn = "subtract"} : tensor<4x3xf32>
+      %z = array.reduce(%a) {fn = "add", axes = array<i64: 1>} : tensor<4xf32>
+      func.return %z : tensor<4xf32>
+    }
+    """
+    unit = check_meaning(ArraySimplifyPass(), text)
+    assert sum(isinstance(op, array.TransposeOp) for op in unit.main.body.block.ops) == 1
 
 
 def test_reductions_of_straight_and_transposed_arrays_stay() -> None:

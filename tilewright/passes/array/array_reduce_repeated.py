@@ -2,6 +2,7 @@
 
 A sum over a dim along which a broadcast repeats its operand is the operand times the count; a maximum is the operand.
 A reshape between them may merge dims that are all reduced, as that of `tile` merges the repeats with the dim itself.
+A reduction of dims of one element is a reshape.
 Not for sums of narrow floats, which the multiplication would round once more.
 Before simplification, which removes the broadcast and looks at what gives its operand.
 
@@ -48,6 +49,12 @@ class ArrayReduceRepeatedPass(msgspec.Struct, frozen=True):
     def apply(self, unit: Unit) -> None:
         for block in blocks_of(unit.main):
             for op in [op for op in block.ops if isinstance(op, array.ReduceOp)]:
+                if _is_of_one(op):
+                    whole = array.ReshapeOp(arguments=op.operands, outputs=[op.results[0].type])
+                    insert_like(op, whole)
+                    op.results[0].replace_all_uses_with(whole.results[0])
+                    erase(op)
+                    continue
                 source, axes = _before_reshape(op)
                 repeats = source.owner
                 if not isinstance(repeats, array.BroadcastOp) or not _applies(op):
@@ -58,6 +65,12 @@ class ArrayReduceRepeatedPass(msgspec.Struct, frozen=True):
                     reason = f"its elements are repeated {count} times"
                     unit.remarks.append(Remark(self.name, f"reduction at {where(op)}", "of the array once", reason))
                     _reduce_once(op, repeats, axes, repeated)
+
+
+def _is_of_one(op: array.ReduceOp) -> bool:
+    """Whether each result is one element."""
+    source, result = array_type(op.operands[0]), array_type(op.results[0])
+    return op.part is None and 0 not in source.shape and source.size == result.size and source.dtype == result.dtype
 
 
 def _applies(op: array.ReduceOp) -> bool:

@@ -310,6 +310,7 @@ def _permutation_of(value: SSAValue) -> tuple[int, ...] | None:
     """The permutation that all arrays have from which elementwise operations compute a value for one user; None where
     they differ."""
     found: set[tuple[int, ...]] = set()
+    spread: list[array.BroadcastOp] = []
     pending = [value]
     for _ in range(_MOST_BETWEEN):
         if not pending:
@@ -322,9 +323,41 @@ def _permutation_of(value: SSAValue) -> tuple[int, ...] | None:
             found.add(owner.permutation)
         elif isinstance(owner, array.MapOp | array.CastOp) and len({use.operation for use in each.uses}) == 1:
             pending += owner.operands
-        elif _scalar_of(each) is None and _splat_value(each) is None:
+        elif isinstance(owner, array.BroadcastOp):
+            spread.append(owner)
+        elif _splat_value(each) is None:
             return None
-    return found.pop() if len(found) == 1 and not pending else None
+    if len(found) != 1 or pending:
+        return None
+    permutation = found.pop()
+    return permutation if all(_keeps_order(each, permutation) for each in spread) else None
+
+
+def _long_axes(op: array.BroadcastOp, permutation: Sequence[int]) -> list[int]:
+    """The axes, before a permutation, of the dims of a broadcast's operand that have more than one element."""
+    sizes = array_type(op.operands[0]).shape
+    return [permutation[axis] for size, axis in zip(sizes, op.axes, strict=True) if size != 1]
+
+
+def _keeps_order(op: array.BroadcastOp, permutation: Sequence[int]) -> bool:
+    """Whether the dims of a broadcast's operand have the same order before a permutation. Results of a reduction meet
+    what is reduced again: that stays in one order with them."""
+    axes = _long_axes(op, permutation)
+    return axes == sorted(axes) and not (axes and _is_of_reduction(op.operands[0]))
+
+
+def _is_of_reduction(value: SSAValue) -> bool:
+    """Whether a value is computed elementwise from results of a reduction."""
+    pending, seen = [value], set[SSAValue]()
+    while pending and len(seen) < _MOST_BETWEEN:
+        each = pending.pop()
+        owner = each.owner
+        if isinstance(owner, array.ReduceOp):
+            return True
+        if isinstance(owner, array.MapOp | array.CastOp | array.ReshapeOp | array.BroadcastOp) and each not in seen:
+            pending += owner.operands
+        seen.add(each)
+    return bool(pending)
 
 
 def _is_gathered_along_rows(value: SSAValue) -> bool:
@@ -342,14 +375,6 @@ def _is_gathered_along_rows(value: SSAValue) -> bool:
     return False
 
 
-def _scalar_of(value: SSAValue) -> SSAValue | None:
-    """The scalar that is repeated in all elements of a value."""
-    owner = value.owner
-    if not isinstance(owner, array.BroadcastOp) or array_type(owner.operands[0]).shape:
-        return None
-    return owner.operands[0]
-
-
 def _as_stored(op: array.ArrayOp, value: SSAValue, permutation: tuple[int, ...]) -> SSAValue:
     """A value before its permutation."""
     owner = value.owner
@@ -358,11 +383,17 @@ def _as_stored(op: array.ArrayOp, value: SSAValue, permutation: tuple[int, ...])
     type = array_type(value)
     shape = tuple(type.shape[permutation.index(axis)] for axis in range(type.rank))
     outputs = [tensor(ArrayType(shape, type.dtype))]
-    scalar, constant = _scalar_of(value), _splat_value(value)
+    constant = _splat_value(value)
     if constant is not None:
         return _splat(op, ArrayType(shape, type.dtype), constant)
-    if scalar is not None:
-        return _insert(op, array.BroadcastOp(arguments=[scalar], axes=(), outputs=outputs))
+    if isinstance(owner, array.BroadcastOp):
+        (source,) = owner.operands
+        sizes = tuple(size for size in array_type(source).shape if size != 1)
+        if sizes != array_type(source).shape:
+            long = [tensor(ArrayType(sizes, type.dtype))]
+            source = _insert(op, array.ReshapeOp(arguments=[source], outputs=long))
+        axes = tuple(_long_axes(owner, permutation))
+        return _insert(op, array.BroadcastOp(arguments=[source], axes=axes, outputs=outputs))
     if not isinstance(owner, array.MapOp | array.CastOp):
         raise CompilerBug(f"{value} is computed from no transposed array")
     return _insert(op, rebuilt(owner, [_as_stored(op, each, permutation) for each in owner.operands], outputs))
