@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import ml_dtypes  # noqa: F401  NumPy knows its types by name
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -51,7 +52,7 @@ def check(
         found = tw.jit(convolved).lower(x, w).compile(target=target)(x, w)
     expected = reference(x, w, strides, pads, dilation, groups)
     # Rounding of each product and of each sum, in the type that they are added up in and in that of the result.
-    kept = {"float16": 2.0**-10, "float32": 2.0**-22, "float64": 2.0**-50}[x.dtype.name]
+    kept = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-22, "float64": 2.0**-50}[x.dtype.name]
     summed = math.prod(w.shape[1:]) * min(kept, 2.0**-22)
     largest = reference(abs(x), abs(w), strides, pads, dilation, groups)
     assert found.dtype == x.dtype
@@ -122,6 +123,39 @@ def test_layers_of_networks(
         x = rng.standard_normal((batch, channels, *size), dtype=np.float32)
         w = rng.standard_normal((results, channels // groups, window, window), dtype=np.float32)
         check(x, w, (stride,) * 2, (pad,) * 2, (1, 1), groups, "cpu", known=False)
+
+
+# Image, weights, padding and dilation, of groups that the channels tell.
+READ_IN_PLACE: list[tuple[Dims, Dims, int, int]] = [
+    ((1, 64, 30, 31), (64, 8, 3, 3), 1, 1),
+    ((3, 12, 17, 13), (27, 4, 3, 3), 1, 1),
+    ((2, 10, 19, 31), (20, 5, 3, 5), 2, 2),
+    ((1, 40, 41, 44), (34, 20, 3, 3), 1, 1),
+    ((2, 66, 10, 11), (34, 33, 3, 3), 1, 1),
+    ((2, 12, 70), (8, 6, 5), 2, 1),
+    ((1, 9, 6, 7, 18), (6, 3, 3, 2, 3), 1, 1),
+    ((4, 20, 23, 23), (1, 20, 5, 5), 0, 1),
+    ((1, 4000, 5, 60), (5, 4000, 1, 3), 0, 1),
+    ((1, 1100, 9, 30), (5, 1100, 3, 3), 1, 1),
+    ((1, 18, 15, 60), (2, 9, 1, 7), 0, 1),
+]
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3"])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "bfloat16"])
+@pytest.mark.parametrize(("image", "weights", "pad", "dilation"), READ_IN_PLACE)
+def test_windows_that_are_read_in_place(
+    image: Dims, weights: Dims, pad: int, dilation: int, dtype: str, target: str
+) -> None:
+    rng = np.random.default_rng(1)
+    x, w = (rng.standard_normal(shape).astype(dtype) for shape in (image, weights))
+    rank, groups = len(image) - 2, image[1] // weights[1]
+
+    def convolved(x: tw.Array, w: tw.Array) -> tw.Array:
+        return tw.nn.conv(x, w, padding=pad, dilation=dilation, groups=groups)
+
+    assert "steps = array<i64" in tw.jit(convolved).lower(x, w).compile(target=target).ir("scheduled")
+    check(x, w, (1,) * rank, (pad,) * rank, (dilation,) * rank, groups, target, known=False)
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 20, 40), (2, 4, 7, 7)])

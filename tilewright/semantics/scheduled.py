@@ -299,8 +299,10 @@ def _run_dot(op: scheduled.DotOp, values: Values) -> None:
         part[...] = part + window if op.accumulate else window
         return
     window = np.zeros((rows, columns), acc.dtype)
-    a = _read(left, op.left_map, (rows, depth), symbols)
-    b = _read(right, op.right_map, (depth // op.group, columns), symbols)
+    a = _read(left, op.left_map, (rows, depth, *op.outer_steps), symbols)
+    b = _read(right, op.right_map, (depth // op.group, columns, *op.outer_steps), symbols)
+    if op.outer_steps:
+        a, b = a.reshape(rows, -1), np.moveaxis(b, 1, -1).reshape(-1, columns)
     if op.group > 1:
         words = np.ascontiguousarray(b.T).view(left.dtype)
         b = words.reshape(columns, depth).T

@@ -193,6 +193,21 @@ def test_blocks_of_a_tile_and_the_rows_that_are_left() -> None:
     )
 
 
+def test_steps_around_the_depth_move_with_no_block() -> None:
+    """A sum over channels and a window, which reads a view of the right operand in place."""
+
+    def program(p: Program) -> list[Value]:
+        weights, image = p.array(40, 3, 5), p.array(3, 4804)
+        windows = p.add("unfold", [image], axis=1, sizes=(5, 4800), steps=(1, 1))[0]
+        summed = {"left_contract": (2, 1), "right_contract": (1, 0), "left_batch": (), "right_batch": ()}
+        return [p.map("negative", p.add("contract", [weights, windows], dtype="f32", **summed)[0])]
+
+    unit = interleaved(program)
+    assert decisions(unit) == APPLIED
+    assert [op.steps for op in unit.module.walk() if isinstance(op, scheduled.DotOp)] == [(5,), (5,)]
+    check(unit, lambda w, x: [-sum(w[:, :, i] @ x[:, i : i + 4800] for i in range(5))])
+
+
 def test_whole_blocks_leave_no_rows() -> None:
     unit = interleaved(lambda p: bias(p, Sizes(192, 8, 48)))
     (dot,) = (op for op in unit.module.walk() if isinstance(op, scheduled.DotOp))

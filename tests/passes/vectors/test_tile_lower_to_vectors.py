@@ -5,10 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.passes.pass_support import expect, parse, random_inputs, run, run_through, unit_of
+from tests.passes.pass_support import check_meaning, expect, numbered, parse, random_inputs, run, run_through, unit_of
+from tests.passes.test_docstrings import example
 from tests.programs import Program, softmax_rows
 from tilewright import dtypes
+from tilewright.dialects import scheduled, tile
+from tilewright.dialects.base import array_type
 from tilewright.frontend.trace import Value
+from tilewright.passes.base import Unit
+from tilewright.passes.vectors import product_nests
 from tilewright.passes.vectors.tile_lower_to_vectors import TileLowerToVectorsPass
 from tilewright.pipelines import compile_module, tile_to_vectors
 
@@ -421,3 +426,64 @@ def test_lines_that_do_not_lie_beside_each_other_are_copied_for_an_ordered_opera
         CHECK-NEXT: tile.scan
         """,
     )
+
+
+def test_the_example_of_nests() -> None:
+    """One matmul sums over the loops, and ends where the array that it writes does, which is not a whole tile."""
+    shown = example(product_nests)
+    lowered = check_meaning_of_whole_numbers(shown.before)
+    assert numbered(lowered.module) == numbered(parse(shown.after))
+
+
+# What is replaced in the example, whose operands are then not read in place, or which does more than to sum.
+OTHER_NESTS = {
+    "the view ends before the columns do": [("tensor<2x33xf32>", "tensor<2x32xf32>")],
+    "columns apart": [("(d0, d1 + s0 + s1 * 16)", "(d0, d1 * 2 + s0)"), ("tensor<2x33xf32>", "tensor<2x65xf32>")],
+    "rows apart": [("-> (d0, d1, s0)", "-> (d0 * 2, d1, s0)"), ("tensor<4x2x3xf32>", "tensor<8x2x3xf32>")],
+    "a sum that begins with ones": [("value = 0.0", "value = 1.0")],
+    "a sum that is changed before a trip": [
+        ("%right, %sum)", "%right, %half)"),
+        ("%next =", '%half = tile.map(%sum, %sum) {fn = "add"} : tensor<4x16xf32>\n        %next ='),
+    ],
+    "rows of another type": [
+        ("tensor<4x2x3xf32>", "tensor<4x2x3xf16>"),
+        ("tensor<4x2xf32>", "tensor<4x2xf16>"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", OTHER_NESTS)
+def test_other_nests_stay_loops(name: str) -> None:
+    text = example(product_nests).before
+    for old, new in OTHER_NESTS[name]:
+        assert old in text
+        text = text.replace(old, new)
+    lowered = check_meaning_of_whole_numbers(text)
+    dots = [op for op in lowered.module.walk() if isinstance(op, scheduled.DotOp)]
+    assert [(dot.steps, isinstance(dot.parent_op(), tile.ForOp)) for dot in dots] == [(None, True)]
+
+
+def test_a_nest_whose_result_is_used_otherwise_fills_a_buffer() -> None:
+    text = example(product_nests).before.replace("4x31", "4x32").replace("2x33", "2x34")
+    store = "tile.store(%total,"
+    text = text.replace(store, f'%y = tile.map(%total) {{fn = "negative"}} : tensor<4x16xf32>\n      {store}')
+    text = text.replace(store, "tile.store(%y,")
+    lowered = check_meaning_of_whole_numbers(text)
+    expect(
+        lowered,
+        """
+        CHECK: [[TOTAL:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<4x16xf32>, "worker">
+        CHECK: scheduled.dot(%0, %1, [[TOTAL]], %{{[0-9]+}}) {{.*}} steps = array<i64: 3>
+        CHECK: tile.load([[TOTAL]])
+        """,
+    )
+    # Columns of the last tile beyond the array would be read.
+    ragged = text.replace("4x32", "4x31").replace("2x34", "2x33")
+    expect(check_meaning_of_whole_numbers(ragged), "CHECK-NOT: steps =\nCHECK: tile.for")
+
+
+def check_meaning_of_whole_numbers(text: str) -> Unit:
+    rng = np.random.default_rng(0)
+    types = [array_type(argument) for argument in unit_of(parse(text), {}).main.body.block.args]
+    inputs = [rng.integers(-8, 8, type.shape).astype(type.dtype.numpy) for type in types]
+    return check_meaning(TileLowerToVectorsPass(), text, inputs=inputs)

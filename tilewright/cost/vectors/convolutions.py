@@ -16,7 +16,6 @@ import math
 
 import msgspec
 
-from tilewright.cost.vectors.tiles import STREAMED_ROWS
 from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine, Memory
 
@@ -26,8 +25,11 @@ MOST_TAPS = 128
 _STEP_CYCLES, _PRODUCT_SHARE = 7, 1 / 1.3
 # Results of a step whose right operand is a view of the image.
 _COLUMN_STEP_CYCLES = 12
-# Results of a step whose depth is the channels.
-_ROWS_STEP_CYCLES = 14
+# Rows of the image that are read in place: results of a register block, and a vector that they read, which begins
+# anywhere in a line, of channels that fill a part of the first-level cache, and of more; the same of products; and the
+# most results that were measured. Such a block's columns are in so many lines.
+_SHIFTED_ROWS, _SHIFTED_LINES, _SHIFTED_SHARE, _MOST_SHIFTED = 8, 4, 1 / 1.27, 64
+_SHIFTED_NEAR_CYCLES, _SHIFTED_FAR_CYCLES, _SHIFTED_NEAR_SHARE = 0.8, 1.4, 0.5
 # An element that is copied to the rows of a matmul from a window with holes.
 _APART_CYCLES = 4
 # The same of products of weights with columns of windows.
@@ -86,7 +88,7 @@ class Convolution(msgspec.Struct, frozen=True):
         moved *= _MOVED_CYCLES if taps == 1 else _WEIGHT_CYCLES
         places = self.batch * math.prod(self.positions)
         if self.is_depthwise:
-            cycles = places * -(-self.channels // lanes) * taps / _TAPS_PER_CYCLE
+            cycles = places * -(-self.channels // lanes) * taps * self._loads_of_tap(machine) / _TAPS_PER_CYCLE
             return (cycles + moved) / machine.clock_hertz
         vectors = self.groups * places * -(-self.results // (self.groups * lanes))
         is_row = self.dilation[-1] == 1 and self.groups == 1
@@ -138,19 +140,24 @@ class Convolution(msgspec.Struct, frozen=True):
 
     def shifted_rows_seconds(self, machine: Machine) -> float:
         """With channels first, of an image that is so, and a matmul for each image and group whose columns are all
-        positions of the padded image, between its rows too, in a step for each element of the window: of few results,
-        which would not fill a vector."""
+        positions of the padded image, between its rows too, and whose depth is the window and the channels."""
         lanes, results = machine.lanes(self.dtype), self.results // self.groups
-        if results > lanes or max(self.strides) > 1:
+        if results > _MOST_SHIFTED or max(self.strides) > 1 or math.prod(self.window) == 1:
             return math.inf
         padded = [p + (w - 1) * d for p, _, w, d in self._geometry]
         places = self.positions[0] * math.prod(padded[1:])
-        loads = max(results / machine.vector.fma_per_cycle, _LOAD_CYCLES)
-        steps, channels = math.prod(self.window), self.channels // self.groups
-        copied = 0 if results <= STREAMED_ROWS else _COPY_CYCLES
-        of_a_vector = steps * (channels * (loads / _COLUMNS_SHARE + copied) + _ROWS_STEP_CYCLES * results)
-        cycles = self.batch * self.groups * -(-places // lanes) * of_a_vector
-        return (cycles + self._padding_cycles(lanes)) / machine.clock_hertz
+        depth = math.prod(self.window) * self.channels // self.groups
+        products = results / machine.vector.fma_per_cycle / _SHIFTED_SHARE
+        # The lines that a register block of columns reads: a few of each row of the window.
+        lines = depth // self.window[-1] * _SHIFTED_LINES
+        near = lines * machine.memory("l1").line_bytes <= _SHIFTED_NEAR_SHARE * machine.memory("l1").bytes
+        loads = _SHIFTED_NEAR_CYCLES if near else _SHIFTED_FAR_CYCLES
+        of_a_vector = depth * (products + -(-results // _SHIFTED_ROWS) * loads)
+        cycles = self.batch * self.groups * -(-places // lanes) * of_a_vector + self._padding_cycles(lanes)
+        runs = self.batch * self.results * math.prod(self.positions[:-1])
+        cycles += runs * (_RUN_CYCLES + -(-self.positions[-1] // lanes) * _COPY_CYCLES)
+        nbytes = self.batch * self.dtype.itemsize * (self.channels * math.prod(padded) + self.results * places)
+        return cycles / machine.clock_hertz + 2 * nbytes / _memory_of(machine, nbytes).bytes_per_second
 
     def merges_batch(self, machine: Machine) -> bool:
         """Whether the windows of all images are columns of one matmul, rather than those of each image."""
@@ -211,30 +218,34 @@ class Convolution(msgspec.Struct, frozen=True):
         """With channels first, of an image that is so, where each channel has weights of its own."""
         if not self.is_depthwise:
             return math.inf
-        lanes = machine.lanes(self.dtype)
-        return min(self._padded_taps_cycles(lanes), self._cut_taps_cycles(lanes)) / machine.clock_hertz
+        return min(self._padded_taps_cycles(machine), self._cut_taps_cycles(machine)) / machine.clock_hertz
 
     def cuts_image(self, machine: Machine) -> bool:
         """Whether sums over the window with channels first leave out what is outside the image, rather than read an
         image that is padded first."""
+        return self._cut_taps_cycles(machine) <= self._padded_taps_cycles(machine)
+
+    def _padded_taps_cycles(self, machine: Machine) -> float:
         lanes = machine.lanes(self.dtype)
-        return self._cut_taps_cycles(lanes) <= self._padded_taps_cycles(lanes)
+        return self._padding_cycles(lanes) + self._taps_cycles(-(-self.positions[-1] // lanes), machine)
 
-    def _padded_taps_cycles(self, lanes: int) -> float:
-        return self._padding_cycles(lanes) + self._taps_cycles(-(-self.positions[-1] // lanes))
-
-    def _cut_taps_cycles(self, lanes: int) -> float:
+    def _cut_taps_cycles(self, machine: Machine) -> float:
         """Loops are cut where a position of the window leaves the image: each part has vectors of its own."""
         parts = [self._parts(dim) for dim in range(len(self.positions))]
         if math.prod(map(len, parts)) * math.prod(self.window) > _MOST_CUT_TAPS:
             return math.inf
-        return self._taps_cycles(sum(-(-part // lanes) for part in parts[-1]))
+        lanes = machine.lanes(self.dtype)
+        return self._taps_cycles(sum(-(-part // lanes) for part in parts[-1]), machine)
 
-    def _taps_cycles(self, vectors: int) -> float:
+    def _taps_cycles(self, vectors: int, machine: Machine) -> float:
         """To sum all rows of so many vectors. Elements apart take a load for each step between them, and shuffles."""
         runs = self.batch * self.channels * math.prod(self.positions[:-1])
-        each = math.prod(self.window) * (2 * self.strides[-1] - 1) / _TAPS_PER_CYCLE
+        each = math.prod(self.window) * (2 * self.strides[-1] - 2 + self._loads_of_tap(machine)) / _TAPS_PER_CYCLE
         return runs * (_RUN_CYCLES + vectors * each)
+
+    def _loads_of_tap(self, machine: Machine) -> int:
+        """Loads for each position of the window: of the image, and of weights that registers have no room for."""
+        return 2 if math.prod(self.window) > machine.vector.registers else 1
 
     def _parts(self, dim: int) -> list[int]:
         """The lengths of the parts of a dim of the result whose windows have the same positions inside the image."""

@@ -70,10 +70,12 @@ def _op_work(op: Operation, machine: Machine) -> Work:
 
 def _dot_work(op: scheduled.DotOp, machine: Machine) -> Work:
     rows, columns, depth = op.shape
-    flops = 2.0 * rows * columns * depth
+    steps = math.prod(op.outer_steps)
+    flops = 2.0 * rows * columns * depth * steps
     dtype = tile.ref_type(op.accumulator).dtype
     moved = 0.0
-    for ref, elements in ((op.left, rows * depth), (op.right, depth * columns)):
+    # All steps read about the same part of the right operand.
+    for ref, elements in ((op.left, rows * depth * steps), (op.right, depth * columns)):
         type = tile.ref_type(ref)
         moved += 0.0 if type.space.data else float(elements * type.dtype.itemsize)
     return Work(flops / (machine.peak_flops(dtype) * PRODUCT_EFFICIENCY), moved, flops)

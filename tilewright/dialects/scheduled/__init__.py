@@ -436,7 +436,9 @@ class DotOp(PlainOp):
     window of an array, overwritten where the array is. `turn` is (position, count): of `count` matmuls that read the
     same columns of the right operand one after the other, this is the one whose number is the symbol at `position`.
     With `keep` the first rows that meet some columns of the right operand keep them in a panel of the thread, where the
-    rows after them, and the later turns, read them; if it is false, the turns before this matmul kept them.
+    rows after them, and the later turns, read them; if it is false, the turns before this matmul kept them. `steps` are
+    the sizes of further summed dims, the outermost first; the operands' maps have a dim for each after their first two,
+    and the right operand is read in place, from any column on.
 
     With `parts` and a right operand of u32 both operands are in blocks of parts, numbers whose sum is 2^`scale` times
     the operand's, whose upper halves hold all their bits. The left one has the dims (block of rows, step of the depth,
@@ -463,6 +465,7 @@ class DotOp(PlainOp):
     depth_limit: int | None = attribute(default=None)
     turn: tuple[int, ...] | None = attribute(default=None)
     keep: bool | None = attribute(default=None)
+    steps: tuple[int, ...] | None = attribute(default=None)
     parts: int | None = attribute(default=None)
     scale: int | None = attribute(default=None)
 
@@ -480,6 +483,11 @@ class DotOp(PlainOp):
     def shape(self) -> tuple[int, int, int]:
         rows, columns, depth = self.extents
         return rows, columns, depth
+
+    @property
+    def outer_steps(self) -> tuple[int, ...]:
+        """The sizes of the summed dims around the depth."""
+        return self.steps or ()
 
     @property
     def group(self) -> int:
@@ -501,6 +509,9 @@ class DotOp(PlainOp):
             raise VerifyException(f"scheduled.dot: accumulator {acc.shape} is smaller than {rows} x {columns}")
         if dtype_of(acc.array.element_type) != acc.dtype.compute:
             raise VerifyException("scheduled.dot: the accumulator must have a compute type")
+        dims = 2 + len(self.outer_steps)
+        if any(map.num_dims != dims for map in (self.left_map, self.right_map)):
+            raise VerifyException(f"scheduled.dot: the maps of its operands are not from {dims} dims")
         if self.turn is not None and not 0 <= self.turn[0] < len(self.symbols):
             raise VerifyException(f"scheduled.dot: no symbol {self.turn[0]} to count turns")
         if self.accumulator_map is not None and self.accumulate:

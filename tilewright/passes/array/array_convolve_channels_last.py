@@ -7,29 +7,31 @@ keep channels last as well, up to the first one that needs the program's order o
 image, as in gradients of weights, images are the last dim instead, and rows or columns of a matmul.
 
 With channels first, nothing is transposed. Small images are copied window by window to the columns of a matmul, which
-reads the weights once, in the order in which they are stored. A depthwise convolution fills vectors with the positions
-of a row. Any other becomes a matmul per row of the result. The pass takes the choice of the least predicted time.
+reads the weights once, in the order in which they are stored. Few results, as of groups, are rows of a matmul with a
+view of the padded image, in which an element of the window is a shift. A depthwise convolution fills vectors with the
+positions of a row. Any other becomes a matmul per row of the result. The pass takes the choice of the least predicted
+time.
 
 Before:
-    func.func @main(%x: tensor<1x32x12x17xf32>, %w: tensor<16x32x3x5xf32>) -> tensor<1x16x10x13xf32> {
-      %y = array.convolve(%x, %w) {strides = array<i64: 1, 1>, low = array<i64: 0, 0>, high = array<i64: 0, 0>,
-        dilation = array<i64: 1, 1>, groups = 1 : i64} : tensor<1x16x10x13xf32>
-      %z = array.map(%y) {fn = "exp"} : tensor<1x16x10x13xf32>
-      func.return %z : tensor<1x16x10x13xf32>
+    func.func @main(%x: tensor<1x16x32x34xf32>, %w: tensor<16x16x3x3xf32>) -> tensor<1x16x15x16xf32> {
+      %y = array.convolve(%x, %w) {strides = array<i64: 2, 2>, low = array<i64: 0, 0>, high = array<i64: 0, 0>,
+        dilation = array<i64: 1, 1>, groups = 1 : i64} : tensor<1x16x15x16xf32>
+      %z = array.map(%y) {fn = "exp"} : tensor<1x16x15x16xf32>
+      func.return %z : tensor<1x16x15x16xf32>
     }
 After:
-    func.func @main(%x: tensor<1x32x12x17xf32>, %w: tensor<16x32x3x5xf32>) -> tensor<1x16x10x13xf32> {
-      %0 = array.transpose(%x) {permutation = array<i64: 0, 2, 3, 1>} : tensor<1x12x17x32xf32>
-      %1 = array.transpose(%w) {permutation = array<i64: 2, 3, 1, 0>} : tensor<3x5x32x16xf32>
-      %2 = array.reshape(%1) : tensor<3x160x16xf32>
-      %3 = array.reshape(%0) : tensor<1x6528xf32>
-      %4 = array.unfold(%3) {axis = 1 : index, sizes = array<i64: 10, 13, 3, 160>,
-        steps = array<i64: 544, 32, 544, 1>} : tensor<1x10x13x3x160xf32>
+    func.func @main(%x: tensor<1x16x32x34xf32>, %w: tensor<16x16x3x3xf32>) -> tensor<1x16x15x16xf32> {
+      %0 = array.transpose(%x) {permutation = array<i64: 0, 2, 3, 1>} : tensor<1x32x34x16xf32>
+      %1 = array.transpose(%w) {permutation = array<i64: 2, 3, 1, 0>} : tensor<3x3x16x16xf32>
+      %2 = array.reshape(%1) : tensor<3x48x16xf32>
+      %3 = array.reshape(%0) : tensor<1x17408xf32>
+      %4 = array.unfold(%3) {axis = 1 : index, sizes = array<i64: 15, 16, 3, 48>,
+        steps = array<i64: 1088, 32, 544, 1>} : tensor<1x15x16x3x48xf32>
       %5 = array.contract(%4, %2) {left_batch = array<i64>, right_batch = array<i64>, left_contract = array<i64: 3, 4>,
-        right_contract = array<i64: 0, 1>} : tensor<1x10x13x16xf32>
-      %6 = array.map(%5) {fn = "exp"} : tensor<1x10x13x16xf32>
-      %z = array.transpose(%6) {permutation = array<i64: 0, 3, 1, 2>} : tensor<1x16x10x13xf32>
-      func.return %z : tensor<1x16x10x13xf32>
+        right_contract = array<i64: 0, 1>} : tensor<1x15x16x16xf32>
+      %6 = array.map(%5) {fn = "exp"} : tensor<1x15x16x16xf32>
+      %z = array.transpose(%6) {permutation = array<i64: 0, 3, 1, 2>} : tensor<1x16x15x16xf32>
+      func.return %z : tensor<1x16x15x16xf32>
     }
 """
 

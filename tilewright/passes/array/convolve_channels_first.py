@@ -38,7 +38,8 @@ class ChannelsFirstWriter(msgspec.Struct):
         dim, and an element of the window is so many positions further, whatever the row. It has results for positions
         between the image's rows, too, which nothing reads."""
         sizes, rank = self.sizes, len(self.sizes.window)
-        image = self._padded(self._image())
+        # Rows of weights are read as they are, so both operands have the type that is added up in.
+        image = self._padded(self._summable(self._image()))
         shape = array_type(image).shape
         pitches = tuple(math.prod(shape[d + 3 :]) for d in range(rank))
         count = 1 + sum((n - 1) * p for n, p in zip(sizes.positions, pitches, strict=True))
@@ -46,13 +47,12 @@ class ChannelsFirstWriter(msgspec.Struct):
         flat = self._reshaped(image, (sizes.batch, sizes.groups, channels, math.prod(shape[2:])))
         shifts = (*(n * p for n, p in zip(sizes.dilation, pitches, strict=True)), 1)
         windows = self._add(array.UnfoldOp(arguments=[flat], axis=3, sizes=(*sizes.window, count), steps=shifts))
-        rows = (sizes.batch, sizes.groups, self._results, channels, *sizes.window)
+        rows = self._weights_of_images((channels, *sizes.window), self._summable(self.op.operands[1]))
         summed = (*range(4, 4 + rank), 3), (*range(3, 3 + rank), 2)
-        operands = [self._reshaped(self._weights_of_images(), rows), windows]
-        product = self._add(array.contract(operands, *summed, self._dtype, (0, 1), (0, 1)))
+        product = self._add(array.contract([rows, windows], *summed, sizes.dtype, (0, 1), (0, 1)))
         flat = self._reshaped(product, (sizes.batch, sizes.results, count))
         apart = self._add(array.UnfoldOp(arguments=[flat], axis=2, sizes=sizes.positions, steps=pitches))
-        self.values.replace(self.op, apart, tuple(range(2 + rank)))
+        self.values.replace(self.op, self._cast(apart, self._dtype), tuple(range(2 + rank)))
 
     def write_taps(self, machine: Machine) -> None:
         """A sum over the window's positions."""
@@ -84,18 +84,17 @@ class ChannelsFirstWriter(msgspec.Struct):
         sizes, places = self.sizes, math.prod(self.sizes.positions)
         windows = self._image() if sizes.is_whole else self._windows()
         columns = self._reshaped(windows, (sizes.batch, sizes.groups, self._depth, places))
-        operands = [self._weights_of_images(), columns]
+        operands = [self._weights_of_images((self._depth,), self.op.operands[1]), columns]
         product = self._add(array.contract(operands, (3,), (2,), self._dtype, (0, 1), (0, 1)))
         return self._reshaped(product, array_type(self.op.results[0]).shape)
 
-    def _weights_of_images(self) -> SSAValue:
-        """(N, groups, results, depth): the weights as they are stored, the same for each image."""
-        shape = (self.sizes.batch, self.sizes.groups, self._results, self._depth)
+    def _weights_of_images(self, depth: tuple[int, ...], weights: SSAValue) -> SSAValue:
+        """(N, groups, results, *depth): the weights as they are stored, the same for each image."""
+        shape = (self.sizes.batch, self.sizes.groups, self._results, *depth)
         if self.sizes.batch == 1:
-            return self._reshaped(self.op.operands[1], shape)
-        flat = self._reshaped(self.op.operands[1], (math.prod(shape[1:]),))
-        steps = (0, self._results * self._depth, self._depth, 1)
-        return self._add(array.UnfoldOp(arguments=[flat], axis=0, sizes=shape, steps=steps))
+            return self._reshaped(weights, shape)
+        weights = self._reshaped(weights, shape[1:])
+        return self._add(array.UnfoldOp(arguments=[weights], axis=0, sizes=shape[:2], steps=(0, 1)))
 
     def _windows(self) -> SSAValue:
         """(N, channels, window, positions) of the padded image."""

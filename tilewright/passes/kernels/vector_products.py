@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from xdsl.ir import BlockArgument, SSAValue
@@ -15,8 +16,10 @@ from tilewright.dialects.base import array_type
 from tilewright.machines.machine import Machine, MatrixAtom
 from tilewright.passes.kernels.contract_facts import (
     accumulator_of,
+    array_behind,
     batches_of,
     depth_of,
+    depth_sizes_of,
     multiplied_types,
     result_dims,
     untransposed,
@@ -76,19 +79,34 @@ def product_of(group: array.FusedOp) -> Product:
     summed: tuple[int, ...] = op.left_contract
     dtype = accumulator_of(result.dtype)
     is_read = left.dtype == dtype and op.precision is None
+    in_windows = reads_windows(group, op)
     in_place = bool(summed) and _lies_along(op.operands[0], summed[-1]) and is_read
     width = result.shape[columns[-1]] if columns else 1
     return Product(
         rows=max(1, result.shape[rows[-1]] if rows else 1),
         columns=max(1, width),
-        depth=depth_of(op),
+        depth=math.prod(depth_sizes_of(op)) if in_windows else depth_of(op),
         dtype=dtype,
         batches=max(1, batches_of(op)),
         pitch_bytes=right.shape[-1] * right.dtype.itemsize if right.rank else 0,
-        choices=_right_choices(group, op),
-        copies_left=not in_place,
-        buffered=len(summed) > 1 or has_more(group, op),
+        choices=(Right.IN_PLACE,) if in_windows else _right_choices(group, op),
+        copies_left=not in_place and not in_windows,
+        buffered=(len(summed) > 1 and not in_windows) or has_more(group, op),
     )
+
+
+def reads_windows(group: array.FusedOp, op: array.ContractOp) -> bool:
+    """Whether a matmul sums over several dims of windows whose columns are adjacent, as they are in an array, with rows
+    of another array that are a dim of it: it reads both in place."""
+    left, right = op.operands
+    summed, dtype = op.right_contract, accumulator_of(array_type(op.results[0]).dtype)
+    if len(summed) < 2 or op.precision is not None or op.part is not None:
+        return False
+    if array_type(left).dtype != dtype or array_type(right).dtype.compute != dtype:
+        return False
+    last = array_type(right).rank - 1
+    is_view = isinstance(right.owner, array.UnfoldOp) and _lies_along(right, last)
+    return is_view and last not in summed and isinstance(array_behind(left), BlockArgument)
 
 
 def _right_choices(group: array.FusedOp, op: array.ContractOp) -> tuple[Right, ...]:
@@ -122,6 +140,8 @@ def _lies_along(value: SSAValue, dim: int) -> bool:
         op, (inner,) = value.owner, value.owner.operands
         if isinstance(op, array.TransposeOp):
             dim = op.permutation[dim]
+        elif dim >= op.axis + len(op.steps):
+            dim -= len(op.steps) - 1
         elif array_type(inner).rank - 1 != op.axis or dim < op.axis or op.steps[dim - op.axis] != 1:
             return False
         else:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from xdsl.dialects.builtin import IndexType
-from xdsl.ir import BlockArgument, SSAValue
+from xdsl.ir import BlockArgument, OpResult, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import tile
@@ -48,7 +48,7 @@ def reads_its_array(op: tile.DotOp, columns: int) -> bool:
     """Whether the right operand of a matmul is a window of an array that the matmul reads in place, the array being
     packed as a whole in panels of `columns`."""
     bound, own = depth_bound(op.left, 1), depth_bound(op.right, 0)
-    permutation, value = _untransposed(op.right)
+    permutation, value = untransposed(op.right)
     if own is not None and same_bound(bound, own):
         value = own[0].source
     return _window(value, permutation, 0, array_type(op.right).shape[0], columns, bound) is not None
@@ -98,7 +98,7 @@ def right_window(value: SSAValue, micro_columns: int, bound: DepthBound | None) 
     """The load that feeds a right operand that is a plain window of an array starting at a whole panel, and its map
     from (depth, column)."""
     depth = array_type(value).shape[0]
-    permutation, value = _untransposed(value)
+    permutation, value = untransposed(value)
     return _window(value, permutation, 0, depth, micro_columns, bound)
 
 
@@ -106,7 +106,7 @@ def left_window(value: SSAValue, bound: DepthBound | None, whole: int = 1) -> tu
     """The load that feeds a left operand that is a plain window of an array with the depth running inside, from a
     multiple of `whole` rows on and as many, and its map from (row, depth)."""
     rows, depth = array_type(value).shape
-    permutation, inner = _untransposed(value)
+    permutation, inner = untransposed(value)
     found = _window(inner, permutation, 1, depth, whole, bound)
     if found is None:
         return None
@@ -119,11 +119,11 @@ def left_window(value: SSAValue, bound: DepthBound | None, whole: int = 1) -> tu
 
 def any_left_window(value: SSAValue, bound: DepthBound | None) -> tuple[tile.LoadOp, AffineMap] | None:
     """The load that feeds a left operand that is a plain window of an array, and its map from (row, depth)."""
-    permutation, inner = _untransposed(value)
+    permutation, inner = untransposed(value)
     return _window(inner, permutation, 1, array_type(value).shape[1], 1, bound)
 
 
-def _untransposed(value: SSAValue) -> tuple[Sequence[int], SSAValue]:
+def untransposed(value: SSAValue) -> tuple[Sequence[int], SSAValue]:
     """A value without its transpose, and its permutation."""
     if isinstance(value.owner, tile.TransposeOp):
         return value.owner.permutation, value.owner.operands[0]
@@ -161,7 +161,7 @@ def _is_overlapping(load: tile.LoadOp, results: Sequence[AffineExpr], shape: Seq
         if form is None or any(coefficient < 1 for _, coefficient in form.dims):
             return False
         terms = [(load.symbols[position], coefficient) for position, coefficient in form.symbols]
-        low, high = _span(form.constant, terms)
+        low, high = span(form.constant, terms)
         spans.append((low, high + sum(coefficient * (shape[dim] - 1) for dim, coefficient in form.dims)))
         runs += [form.dims] if form.dims else []
     inside = zip(spans, tile.ref_type(load.source).shape, strict=True)
@@ -184,7 +184,7 @@ def _stays_inside(
         if form is None:
             return False
         terms = [(load.symbols[position], coefficient) for position, coefficient in form.symbols]
-        low, high = _span(form.constant, terms)
+        low, high = span(form.constant, terms)
         if form.coefficient(depth_dim):
             high += depth - 1
             high = high if bound is None else min(high, _last_position(form.constant, terms, bound))
@@ -200,10 +200,10 @@ def _last_position(constant: int, terms: Sequence[tuple[SSAValue, int]], bound: 
     if start is None:
         raise CompilerBug("the depth of a matmul is not linear")
     beyond = [(fill.symbols[position], -coefficient) for position, coefficient in start.symbols]
-    return _span(constant - start.constant, [*terms, *beyond])[1] + limit - 1
+    return span(constant - start.constant, [*terms, *beyond])[1] + limit - 1
 
 
-def _span(constant: int, terms: Sequence[tuple[SSAValue, int]]) -> tuple[int, int]:
+def span(constant: int, terms: Sequence[tuple[SSAValue, int]]) -> tuple[int, int]:
     """The smallest and the largest sum of a constant and multiples of index scalars."""
     coefficients: Counter[SSAValue] = Counter()
     for symbol, coefficient in terms:
@@ -224,8 +224,8 @@ def _trips(index: SSAValue) -> int:
     raise CompilerBug("an index scalar that no grid or loop defines")
 
 
-def _is_window(results: Sequence[AffineExpr], free_dim: int, multiple: int) -> bool:
-    """One array dimension runs along the depth and another along the free dim, from a multiple on, each by ones."""
+def _is_window(results: Sequence[AffineExpr], free_dim: int, multiple: int, dims: int = 2) -> bool:
+    """One array dimension runs along each of the `dims`, by ones, that along the free one from a multiple on."""
     runs: dict[int, int] = {}
     at = (Index(0), Index(1))
     for expression in results:
@@ -239,7 +239,7 @@ def _is_window(results: Sequence[AffineExpr], free_dim: int, multiple: int) -> b
             offsets = [form.constant, *(c for _, c in form.symbols)]
             if dim == free_dim and any(o % multiple for o in offsets):
                 return False
-    return set(runs) == {0, 1}
+    return set(runs) == set(range(dims))
 
 
 # How far an array goes on from a window's start along one dim: its size, and the start as a constant and multiples of
@@ -256,21 +256,21 @@ def extent_along(map: AffineMap, symbols: Sequence[SSAValue], ref: tile.RefType,
     return None
 
 
-def result_store(op: tile.DotOp, columns: int) -> tile.StoreOp | None:
+def result_store(result: OpResult, columns: int) -> tile.StoreOp | None:
     """The only use of a matmul's result if that is a plain window of an array of its type, its columns side by side
     from a multiple of `columns` on: the matmul may write it itself."""
-    users = [use.operation for use in op.result.uses]
+    users = [use.operation for use in result.uses]
     store = users[0] if len(users) == 1 else None
-    if not isinstance(store, tile.StoreOp) or store.parent_block() is not op.parent_block():
+    if not isinstance(store, tile.StoreOp) or store.parent_block() is not result.owner.parent_block():
         return None
     ref = tile.ref_type(store.destination)
-    if ref.dtype != array_type(op.result).dtype or any(not isinstance(s.type, IndexType) for s in store.symbols):
+    if ref.dtype != array_type(result).dtype or any(not isinstance(s.type, IndexType) for s in store.symbols):
         return None
-    results = store.map.results
-    if not _is_window(results, 1, columns) or not _starts_inside(store):
+    results, last_dim = store.map.results, store.map.num_dims - 1
+    if not _is_window(results, last_dim, columns, store.map.num_dims) or not _starts_inside(store):
         return None
     last = linear_form(results[-1], (Index(0), Index(1)))
-    return store if last is not None and last.coefficient(1) else None
+    return store if last is not None and last.coefficient(last_dim) else None
 
 
 def _starts_inside(store: tile.StoreOp) -> bool:
@@ -279,7 +279,7 @@ def _starts_inside(store: tile.StoreOp) -> bool:
         form = linear_form(expression, (Index(0), Index(1)))
         if form is None:
             return False
-        low, high = _span(form.constant, [(store.symbols[s], c) for s, c in form.symbols])
+        low, high = span(form.constant, [(store.symbols[s], c) for s, c in form.symbols])
         if low < 0 or (high >= size and not form.dims):
             return False
     return True

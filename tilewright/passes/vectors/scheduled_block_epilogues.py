@@ -257,8 +257,9 @@ class _Epilogue(msgspec.Struct, frozen=True):
         counted = len(self.dot.symbols)
         dot = rebuilt(self.dot, [self.dot.left, self.dot.right, accumulators, *self.dot.symbols, *block.counters])
         dot.extents = (*block.sizes, self.dot.shape[2])
-        dot.left_map = block.moved(self.dot.left_map, (_ROWS, _REPEATED), counted)
-        dot.right_map = block.moved(self.dot.right_map, (_REPEATED, _COLUMNS), counted)
+        steps = [_REPEATED] * len(self.dot.outer_steps)
+        dot.left_map = block.moved(self.dot.left_map, (_ROWS, _REPEATED, *steps), counted)
+        dot.right_map = block.moved(self.dot.right_map, (_REPEATED, _COLUMNS, *steps), counted)
         if len(block.counters) == 2:  # of panels, then of blocks of rows
             dot.turn = (counted + 1, self.dot.shape[0] // self.dot.micro_tile[0])
         elif self.dot.keep is not None:

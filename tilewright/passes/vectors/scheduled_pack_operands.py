@@ -114,7 +114,7 @@ class ScheduledPackOperandsPass(msgspec.Struct, frozen=True):
                 instruction = _instruction(op, unit.machine)
                 if instruction is not None:
                     _pack_words(unit, kernel, op, calls.get(kernel.sym_name, []), instruction)
-                elif isinstance(op.right, BlockArgument):
+                elif isinstance(op.right, BlockArgument) and not op.outer_steps:
                     _pack(unit, kernel, op, calls.get(kernel.sym_name, []), packed)
         _refuse_unused(unit)
 

@@ -58,9 +58,8 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import array_type, rebuilt, tensor
+from tilewright.dialects.base import array_type, rebuilt
 from tilewright.dialects.rewriting import erase, insert_before
-from tilewright.errors import CompilerBug
 from tilewright.layout import Layout
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
@@ -69,6 +68,8 @@ from tilewright.passes.layouts.layout_spaces import Atom
 from tilewright.passes.vectors.nest_segments import STRICT, Places, Segment, round_up
 from tilewright.passes.vectors.nest_writer import identity_map
 from tilewright.passes.vectors.ordered_accesses import ORDERED, Ordered, axis_of, direct_load, direct_store, is_position
+from tilewright.passes.vectors.product_atoms import block_of, cast_operands
+from tilewright.passes.vectors.product_nests import ProductNest, matmul_in, product_nest
 from tilewright.passes.vectors.product_operands import (
     DepthBound,
     any_left_window,
@@ -117,7 +118,7 @@ def lower_kernel(kernel: tile.KernelOp, machine: Machine, inferred: Inference) -
     layouts = {value: layout for value in inferred.variables if (layout := inferred.layout(value)) is not None}
     atoms = {product: inferred.atom(product) for product in inferred.products}
     _drop_pins(kernel, layouts)
-    _cast_operands(kernel, atoms, layouts)
+    cast_operands(kernel, atoms, layouts)
     blocks = [(array_type(product.result), block_of(atom)) for product, atom in atoms.items()]
     places = Places(machine, body, _conflicting_refs(kernel), layouts, blocks)
     places.outer.update(zip(kernel.refs, result.refs, strict=True))
@@ -130,13 +131,6 @@ def lower_kernel(kernel: tile.KernelOp, machine: Machine, inferred: Inference) -
     return result
 
 
-def block_of(atom: Atom) -> Layout:
-    """The register block of an atom. Raises CompilerBug where the atom is none of this kind of machine."""
-    if atom.block is None:
-        raise CompilerBug(f"the atom `{atom}` has no register block")
-    return atom.block
-
-
 def _drop_pins(kernel: tile.KernelOp, layouts: dict[SSAValue, Layout]) -> None:
     """A pinned tile is its operand, computed as the pin states."""
     for op in list(kernel.walk()):
@@ -145,23 +139,6 @@ def _drop_pins(kernel: tile.KernelOp, layouts: dict[SSAValue, Layout]) -> None:
                 layouts[op.source] = layouts[op.result]
             op.result.replace_all_uses_with(op.source)
             erase(op)
-
-
-def _cast_operands(kernel: tile.KernelOp, atoms: Mapping[tile.DotOp, Atom], layouts: dict[SSAValue, Layout]) -> None:
-    """Matmuls without a matrix instruction multiply in the accumulator's type: convert their operands first."""
-    for op in list(kernel.walk()):
-        block = op.parent_block()
-        if not isinstance(op, tile.DotOp) or block is None or atoms[op].instruction is not None:
-            continue
-        dtype = array_type(op.accumulator).dtype
-        for position in (0, 1):
-            type = array_type(op.operands[position])
-            if type.dtype != dtype:
-                cast = tile.CastOp(arguments=[op.operands[position]], outputs=[tensor(ArrayType(type.shape, dtype))])
-                block.insert_op_before(cast, op)
-                if op.operands[position] in layouts:
-                    layouts[cast.results[0]] = layouts[op.operands[position]]
-                op.operands[position] = cast.results[0]
 
 
 def _conflicting_refs(kernel: tile.KernelOp) -> set[SSAValue]:
@@ -209,6 +186,10 @@ class _Lowering:
     # ---- control ------------------------------------------------------------------------------------------------
 
     def _lower_for(self, op: tile.ForOp, segment: Segment, new: Block) -> None:
+        nest = self._product_nest(op)
+        if nest is not None:
+            self._lower_nest(op, nest, segment, new)
+            return
         pairs: list[tuple[SSAValue, SSAValue]] = []
         for initial, argument, result in zip(op.initial, op.body.block.args[1:], op.results, strict=True):
             buffer = self.places.alloc(self.places.padded(array_type(initial)))
@@ -348,6 +329,44 @@ class _Lowering:
 
     # ---- products -----------------------------------------------------------------------------------------------
 
+    def _product_nest(self, loop: tile.ForOp) -> ProductNest | None:
+        """Loops that are summed dims of one matmul without a matrix instruction."""
+        dot = matmul_in(loop)
+        if dot is None or self.atoms[dot].instruction is not None:
+            return None
+        return product_nest(loop, dot, self.places.conflicts, block_of(self.atoms[dot]).static_shape[1])
+
+    def _lower_nest(self, loop: tile.ForOp, nest: ProductNest, segment: Segment, new: Block) -> None:
+        """One matmul, which keeps its accumulators in registers across all loops."""
+        symbols: list[SSAValue] = []
+        left, left_map = self._window(nest.left.source, nest.left.map, nest.left.symbols, symbols)
+        right, right_map = self._window(nest.right.source, nest.right.map, nest.right.symbols, symbols)
+        target: SSAValue
+        accumulator_map: AffineMap | None = None
+        if nest.target is not None:
+            window = nest.target.window
+            target, accumulator_map = self._window(window.source, window.map, window.symbols, symbols)
+            self.stored.add(nest.target.store)
+        else:
+            target = self.places.alloc(self.places.padded(array_type(loop.results[0])))
+            self.places.buffers[loop.results[0]] = target
+        segment.flush(new)
+        rows, columns = array_type(nest.dot.accumulator).shape
+        dot = scheduled.DotOp(
+            left=left,
+            right=right,
+            accumulator=target,
+            symbols=symbols,
+            extents=(rows, columns, array_type(nest.dot.left).shape[1]),
+            steps=nest.steps,
+            block=str(block_of(self.atoms[nest.dot])),
+            left_map=_with_symbols(left_map, len(symbols)),
+            right_map=_with_symbols(right_map, len(symbols)),
+            accumulator_map=None if accumulator_map is None else _with_symbols(accumulator_map, len(symbols)),
+            accumulate=False,
+        )
+        new.add_op(dot)
+
     def _lower_dot(self, op: tile.DotOp, segment: Segment, new: Block, carried: Carried) -> None:
         accumulator = array_type(op.accumulator)
         rows, columns = accumulator.shape
@@ -372,9 +391,8 @@ class _Lowering:
         store = self._own_store(op, left_ref, left_map, right_ref, right_map, symbols)
         accumulator_map: AffineMap | None = None
         if store is not None:
-            target, accumulate = self.places.outer[store.destination], False
-            accumulator_map = with_symbols_from(store.map, len(symbols))
-            symbols.extend(self.places.outer[s] for s in store.symbols)
+            target, accumulator_map = self._window(store.destination, store.map, store.symbols, symbols)
+            accumulate = False
             self.stored.add(store)
         else:
             target, accumulate = self._accumulator(op, segment, carried)
@@ -410,7 +428,7 @@ class _Lowering:
         """The store that a matmul does itself: of all it computes, to an array with no more rows and columns than its
         operands have."""
         height, width = block_of(self.atoms[op]).static_shape
-        store = result_store(op, width)
+        store = result_store(op.results[0], width)
         starts_from_zero = isinstance(op.accumulator.owner, tile.FullOp) and op.accumulator.owner.value == 0
         if store is None or store.destination in self.places.conflicts or not starts_from_zero:
             return None
@@ -501,9 +519,15 @@ class _Lowering:
 
     def _array(self, load: tile.LoadOp, map: AffineMap, symbols: list[SSAValue]) -> tuple[SSAValue, AffineMap]:
         """The array that feeds an operand; its map counts on in the matmul's symbols."""
+        return self._window(load.source, map, load.symbols, symbols)
+
+    def _window(
+        self, array: SSAValue, map: AffineMap, own: Sequence[SSAValue], symbols: list[SSAValue]
+    ) -> tuple[SSAValue, AffineMap]:
+        """An array, and the map of a window of it, which counts on in a matmul's symbols."""
         start = len(symbols)
-        symbols.extend(self.places.outer[s] for s in load.symbols)
-        return self.places.outer[load.source], with_symbols_from(map, start)
+        symbols.extend(self.places.outer[s] for s in own)
+        return self.places.outer[array], with_symbols_from(map, start)
 
     def _pack_left(self, value: SSAValue, segment: Segment, layout: Layout, whole: int) -> SSAValue:
         """Rows as far apart as the layout has them, with room for a multiple of `whole`."""

@@ -18,25 +18,28 @@ from tilewright.targets.llvm.values import Value
 
 @dataclass(frozen=True)
 class Left:
-    """The left operand from the tile's origin on, in elements. `rows` of the tile exist, which is one of `counts`."""
+    """The left operand from the tile's origin on, in elements. `rows` of the tile exist, which is one of `counts`.
+    `step_strides` are those of the summed dims around the depth."""
 
     pointer: Value
     row_stride: int
     depth_stride: int
     rows: Value
     counts: frozenset[int]
+    step_strides: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Right:
     """The right operand from the tile's origin on, in elements. It has `panels` from there; the last of them has only
-    `tail` columns if `tail` is not 0."""
+    `tail` columns if `tail` is not 0. `step_strides` are those of the summed dims around the depth."""
 
     pointer: Value
     panel_stride: int
     depth_stride: int
     panels: Value
     tail: int
+    step_strides: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def start_of(context: FunctionContext, form: Form, symbols: list[SSAValue]) -> V
 
 
 def forms_of(map: AffineMap) -> list[Form]:
-    at = (Index(0), Index(1))
+    at = tuple(Index(dim) for dim in range(map.num_dims))
     forms = [linear_form(e, at) for e in map.results]
     if any(f is None for f in forms):
         raise CompilerBug(f"operand map {map} is not linear")
@@ -83,6 +86,7 @@ def left_of(context: FunctionContext, op: scheduled.DotOp) -> Left:
     type = tile.ref_type(op.left)
     forms = forms_of(op.left_map)
     row_stride = depth_stride = 0
+    steps = [0] * len(op.outer_steps)
     offset: Value = i64(0)
     rows: Value = i64(op.shape[0])
     counts = frozenset({op.shape[0]})
@@ -92,6 +96,7 @@ def left_of(context: FunctionContext, op: scheduled.DotOp) -> Left:
         form = forms[term.dim]
         row_stride += term.stride * form.coefficient(0)
         depth_stride += term.stride * form.coefficient(1)
+        steps = [n + term.stride * form.coefficient(2 + step) for step, n in enumerate(steps)]
         start = start_of(context, form, list(op.symbols))
         offset = add(context.builder, offset, multiply(context.builder, start, term.stride))
         if form.coefficient(0):
@@ -99,7 +104,7 @@ def left_of(context: FunctionContext, op: scheduled.DotOp) -> Left:
             rows = minimum(context.builder, rows, context.room(size, form, op.symbols))
             counts = _counts(context, form, op.symbols, size, op.shape[0])
     pointer = offset_pointer(context.builder, context.pointers[op.left], offset, type.dtype.itemsize)
-    return Left(pointer, row_stride, depth_stride, rows, counts)
+    return Left(pointer, row_stride, depth_stride, rows, counts, tuple(steps))
 
 
 def accumulator_of(context: FunctionContext, op: scheduled.DotOp) -> Accumulator:
@@ -130,6 +135,24 @@ def accumulator_of(context: FunctionContext, op: scheduled.DotOp) -> Accumulator
 
 def right_of(context: FunctionContext, op: scheduled.DotOp) -> Right:
     """An operand in panels, or one whose columns follow each other in memory."""
+    return _window_of(context, op) if op.outer_steps else _panels_of(context, op)
+
+
+def _window_of(context: FunctionContext, op: scheduled.DotOp) -> Right:
+    """An operand that is read in place, from any column on, and has all columns that the accumulator has."""
+    type, builder, width = tile.ref_type(op.right), context.builder, op.micro_tile[1]
+    strides = [0] * (2 + len(op.outer_steps))
+    offset: Value = i64(0)
+    for term, form in zip(address_terms(type), forms_of(op.right_map), strict=True):
+        strides = [n + term.stride * form.coefficient(dim) for dim, n in enumerate(strides)]
+        start = start_of(context, form, list(op.symbols))
+        offset = add(builder, offset, multiply(builder, start, term.stride))
+    depth, column, *steps = strides
+    pointer = offset_pointer(builder, context.pointers[op.right], offset, type.dtype.itemsize)
+    return Right(pointer, column * width, depth, i64(-(-op.shape[1] // width)), 0, tuple(steps))
+
+
+def _panels_of(context: FunctionContext, op: scheduled.DotOp) -> Right:
     type = tile.ref_type(op.right)
     forms = forms_of(op.right_map)
     width = op.micro_tile[1]

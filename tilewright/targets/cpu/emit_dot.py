@@ -20,7 +20,7 @@ from llvmlite import ir
 from tilewright.dialects import scheduled, tile
 from tilewright.errors import CompilerBug
 from tilewright.machines.machine import MatrixAtom
-from tilewright.targets.cpu.atoms.micro_kernel import DEPTH_UNROLL, Ahead, MicroKernel, Walk
+from tilewright.targets.cpu.atoms.micro_kernel import DEPTH_UNROLL, Ahead, MicroKernel, Step, Walk
 from tilewright.targets.cpu.atoms.tile_kernel import TileKernel, configure_tiles, release_tiles
 from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.dot_operands import accumulator_of, depth_of, left_of, right_of
@@ -218,7 +218,14 @@ class _Product:
             pitch,
             self.depth,
             accumulate=self.accumulate,
+            steps=self._steps,
         )
+
+    @property
+    def _steps(self) -> list[Step]:
+        """The summed dims around the depth."""
+        strides = zip(self.op.outer_steps, self.left.step_strides, self.right.step_strides, strict=True)
+        return [Step(*each) for each in strides]
 
     def _turn(self, turn: tuple[int, ...]) -> tuple[Value, int]:
         """Which turn of how many this matmul is."""
@@ -227,7 +234,7 @@ class _Product:
 
     def _ahead(self, panel: Value, block: Value | None) -> Ahead | None:
         """Prefetches of the next `panel` by the block of rows `block`."""
-        if block is None:
+        if block is None or self.op.outer_steps:
             return None
         rows, _, _ = self.op.shape
         blocks = -(-rows // self.op.micro_tile[0])

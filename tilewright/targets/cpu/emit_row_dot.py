@@ -49,7 +49,7 @@ class _Right:
 def lies_along_depth(op: scheduled.DotOp) -> bool:
     """Whether neighbours along the depth of the right operand are neighbours in memory, and its columns are not."""
     type = tile.ref_type(op.right)
-    if type.layout.data or op.is_split:
+    if type.layout.data or op.is_split or op.outer_steps:
         return False
     strides = [0, 0]
     for term in address_terms(type):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 
 from llvmlite import ir
 
@@ -12,6 +15,7 @@ from tilewright.targets.cpu.loops import (
     I64,
     broadcast,
     i64,
+    loop,
     multiply,
     offset_pointer,
     opaque,
@@ -23,6 +27,14 @@ from tilewright.targets.llvm.conversions import load_form, register_form, widen
 from tilewright.targets.llvm.values import Builder, Value, intrinsic, splat
 
 DEPTH_UNROLL = 4
+# Steps, at most, that are summed in registers over several dims.
+BLOCK_DEPTH = 2048
+# Multiplications of vectors, at most, in the straight-line code of a nest of summed dims.
+NEST_MULTIPLIES = 256
+
+
+# The totals after a trip of a loop, from its counter and the totals before.
+Trip = Callable[[Value, list[Value]], list[Value]]
 
 
 @dataclass(frozen=True)
@@ -33,6 +45,15 @@ class Walk:
     pointer: Value
     depth_stride: int
     row_stride: int = 1
+
+
+@dataclass(frozen=True)
+class Step:
+    """A summed dim around the depth: its size, and elements from one to the next in the left and right operands."""
+
+    size: int
+    left_stride: int
+    right_stride: int
 
 
 @dataclass(frozen=True)
@@ -60,30 +81,78 @@ class MicroKernel:
     ahead: Ahead | None
     kept: Walk | None = None
 
-    def emit(self, left: Walk, right: Walk, acc: Value, acc_stride: int, depth: Value, *, accumulate: bool) -> None:
-        vectors = -(-self.columns // self.lanes)
+    def emit(
+        self,
+        left: Walk,
+        right: Walk,
+        acc: Value,
+        acc_stride: int,
+        depth: Value,
+        *,
+        accumulate: bool,
+        steps: Sequence[Step] = (),
+    ) -> None:
+        inner = next(n for n in range(len(steps) + 1) if self._is_block(depth, steps[n:]))
+        outer, inner_steps = steps[:inner], steps[inner:]
+        if not outer:
+            self._block(left, right, acc, acc_stride, depth, steps, accumulate)
+            return
+        if not accumulate:
+            self._clear(acc, acc_stride)
+        with ExitStack() as loops:
+            for step in outer:
+                index = loops.enter_context(loop(self.builder, i64(0), i64(step.size), 1, "step"))
+                left = self._moved(left, index, step.left_stride, self.dtype)
+                right = self._moved(right, index, step.right_stride, self.right_dtype)
+            self._block(left, right, acc, acc_stride, depth, inner_steps, accumulate=True)
+
+    def _clear(self, acc: Value, acc_stride: int) -> None:
+        for row in range(self.rows):
+            for first in range(0, self.columns, self.lanes):
+                self._store(splat(self._shape, 0), self._at(acc, row * acc_stride + first), self.columns - first)
+
+    def _is_block(self, depth: Value, steps: Sequence[Step]) -> bool:
+        """Whether steps, of the depth too, are summed in one block; those of the depth alone are."""
+        known = static(depth)
+        return not steps or (known is not None and known * math.prod(step.size for step in steps) <= BLOCK_DEPTH)
+
+    @property
+    def _vectors(self) -> int:
+        return -(-self.columns // self.lanes)
+
+    def _block(
+        self,
+        left: Walk,
+        right: Walk,
+        acc: Value,
+        acc_stride: int,
+        depth: Value,
+        steps: Sequence[Step],
+        accumulate: bool,
+    ) -> None:
+        """Sums of one block of the depth. They start from zero: added to the others' sum at the end, their rounding
+        errors grow with the number of blocks plus the depth of one, not with the whole depth."""
         used = -(-self.present // self.lanes)
-        # Sums of one block of the depth start from zero: added to the others' sum at the end, their rounding errors
-        # grow with the number of blocks plus the depth of one, not with the whole depth.
         totals: list[Value] = [splat(self._shape, 0) for _ in range(self.rows * used)]
         known = static(depth)
-        whole: Value
-        if known is not None:
-            whole = i64(known // DEPTH_UNROLL * DEPTH_UNROLL)
-        else:
-            whole = self.builder.and_(depth, i64(-DEPTH_UNROLL))
-        totals = self._depth_loop(left, right, i64(0), whole, DEPTH_UNROLL, totals)
-        totals = self._depth_loop(left, right, whole, depth, 1, totals)
+        is_short = bool(steps) and known is not None and known * len(totals) <= NEST_MULTIPLIES
+        unroll = known if is_short and known else DEPTH_UNROLL
+        totals = self._nest(left, right, depth, unroll, steps, totals)
         for row in range(self.rows):
-            for vector in range(vectors):
+            for vector in range(self._vectors):
                 if vector >= used and accumulate:
                     continue
                 pointer = self._at(acc, row * acc_stride + vector * self.lanes)
                 total = totals[row * used + vector] if vector < used else splat(self._shape, 0)
                 if accumulate:
-                    earlier = self.builder.load(pointer, align=self.dtype.itemsize, typ=self._shape)
-                    total = self._sum(earlier, total)
+                    total = self._sum(self._earlier(pointer, self.columns - vector * self.lanes), total)
                 self._store(total, pointer, self.columns - vector * self.lanes)
+
+    def _earlier(self, pointer: Value, columns: int) -> Value:
+        """A vector of the accumulator."""
+        if columns >= self.lanes:
+            return self.builder.load(pointer, align=self.dtype.itemsize, typ=self._shape)
+        return masked_load(self.builder, pointer, self._mask(columns), self._shape, self.dtype.itemsize)
 
     def _store(self, total: Value, pointer: Value, columns: int) -> None:
         if columns >= self.lanes:
@@ -106,14 +175,66 @@ class MicroKernel:
     def _at(self, base: Value, elements: int, dtype: DType | None = None) -> Value:
         return offset_pointer(self.builder, base, i64(elements), (dtype or self.dtype).itemsize)
 
+    def _nest(
+        self, left: Walk, right: Walk, depth: Value, unroll: int, steps: Sequence[Step], totals: list[Value]
+    ) -> list[Value]:
+        """Loops over the summed dims, the depth innermost; the inner ones are straight-line code where that is
+        short."""
+        if not steps:
+            return self._whole_depth(left, right, depth, unroll, totals)
+        step, inner = steps[0], steps[1:]
+        updates = math.prod((step.size, *(each.size for each in inner), static(depth) or NEST_MULTIPLIES))
+
+        def trip(index: Value, running: list[Value]) -> list[Value]:
+            a = self._moved(left, index, step.left_stride, self.dtype)
+            b = self._moved(right, index, step.right_stride, self.right_dtype)
+            return self._nest(a, b, depth, unroll, inner, running)
+
+        if updates * len(totals) > NEST_MULTIPLIES:
+            return self._loop(i64(0), i64(step.size), 1, totals, trip)
+        for index in range(step.size):
+            totals = trip(i64(index), totals)
+        return totals
+
+    def _moved(self, operand: Walk, index: Value, stride: int, dtype: DType) -> Walk:
+        """An operand from a step on."""
+        offset = multiply(self.builder, index, stride)
+        return replace(operand, pointer=offset_pointer(self.builder, operand.pointer, offset, dtype.itemsize))
+
+    def _whole_depth(self, left: Walk, right: Walk, depth: Value, unroll: int, totals: list[Value]) -> list[Value]:
+        """`unroll` steps of the depth a trip, and those that are left one by one."""
+        known = static(depth)
+        whole: Value = self.builder.and_(depth, i64(-unroll)) if known is None else i64(known // unroll * unroll)
+        totals = self._depth_loop(left, right, i64(0), whole, unroll, totals)
+        return self._depth_loop(left, right, whole, depth, 1, totals)
+
     def _depth_loop(
         self, left: Walk, right: Walk, start: Value, end: Value, step: int, totals: list[Value]
     ) -> list[Value]:
-        """`step` rank-one updates a trip; the totals live in registers across trips."""
+        """`step` rank-one updates a trip."""
+
+        def trip(index: Value, running: list[Value]) -> list[Value]:
+            a, b = self._step_of(left, index, self.dtype), self._step_of(right, index, self.right_dtype)
+            panel = None if self.kept is None else self._step_of(self.kept, index, self.dtype)
+            if step == DEPTH_UNROLL and self.ahead is not None:
+                self._prefetch(self.ahead, index)
+            for position in range(step):
+                columns = self._columns(self._at(b, position * right.depth_stride, self.right_dtype))
+                if self.kept is not None and panel is not None:
+                    self._keep(columns, self._at(panel, position * self.kept.depth_stride))
+                running = self._rank_one(self._at(a, position * left.depth_stride), left.row_stride, columns, running)
+            return running
+
+        return self._loop(start, end, step, totals, trip)
+
+    def _loop(self, start: Value, end: Value, step: int, totals: list[Value], trip: Trip) -> list[Value]:
+        """A loop whose totals live in registers across trips."""
         builder = self.builder
         first, last = static(start), static(end)
         if first is not None and first == last:
             return totals
+        if first is not None and last is not None and first + step >= last:
+            return trip(start, totals)
         before = builder.block
         body, after = builder.append_basic_block("depth"), builder.append_basic_block("depth.end")
         if first is not None and last is not None:
@@ -128,16 +249,7 @@ class MicroKernel:
             phi = builder.phi(self._shape)
             phi.add_incoming(total, before)
             running.append(phi)
-        a, b = self._step_of(left, index, self.dtype), self._step_of(right, index, self.right_dtype)
-        panel = None if self.kept is None else self._step_of(self.kept, index, self.dtype)
-        if step == DEPTH_UNROLL and self.ahead is not None:
-            self._prefetch(self.ahead, index)
-        updated: list[Value] = list(running)
-        for position in range(step):
-            columns = self._columns(self._at(b, position * right.depth_stride, self.right_dtype))
-            if self.kept is not None and panel is not None:
-                self._keep(columns, self._at(panel, position * self.kept.depth_stride))
-            updated = self._rank_one(self._at(a, position * left.depth_stride), left.row_stride, columns, updated)
+        updated = trip(index, running)
         following = builder.add(index, i64(step), flags=["nsw"])
         index.add_incoming(following, builder.block)
         for phi, value in zip(running, updated, strict=True):
