@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llvmlite import ir
@@ -9,7 +10,6 @@ from llvmlite import ir
 from tilewright.dtypes import DType
 from tilewright.targets.cpu.loops import (
     I1,
-    I64,
     broadcast,
     i64,
     multiply,
@@ -109,11 +109,18 @@ class MicroKernel:
     def _depth_loop(
         self, left: Walk, right: Walk, start: Value, end: Value, step: int, totals: list[Value]
     ) -> list[Value]:
-        """`step` rank-one updates a trip; the totals live in registers across trips."""
+        """`step` rank-one updates a trip; the totals live in registers across trips, and so do the addresses of
+        operands: accesses at constant distances from a register are the shortest instructions."""
         builder = self.builder
         first, last = static(start), static(end)
         if first is not None and first == last:
             return totals
+        walks = [(left, self.dtype), (right, self.right_dtype)]
+        if self.kept is not None:
+            walks.append((self.kept, self.dtype))
+        starts = [self._start(walk, start, dtype) for walk, dtype in walks]
+        ahead = self.ahead if step == DEPTH_UNROLL else None
+        pace = i64(0) if ahead is None else multiply(builder, ahead.step_bytes, step)
         before = builder.block
         body, after = builder.append_basic_block("depth"), builder.append_basic_block("depth.end")
         if first is not None and last is not None:
@@ -121,28 +128,30 @@ class MicroKernel:
         else:
             builder.cbranch(builder.icmp_signed("<", start, end), body, after)
         builder.position_at_end(body)
-        index = builder.phi(I64, "k")
-        index.add_incoming(start, before)
-        running: list[Value] = []
-        for total in totals:
-            phi = builder.phi(self._shape)
-            phi.add_incoming(total, before)
-            running.append(phi)
-        a, b = self._step_of(left, index, self.dtype), self._step_of(right, index, self.right_dtype)
-        panel = None if self.kept is None else self._step_of(self.kept, index, self.dtype)
-        if step == DEPTH_UNROLL and self.ahead is not None:
-            self._prefetch(self.ahead, index)
+        index = self._carried(start, before)
+        pointers = [self._carried(pointer, before) for pointer in starts]
+        running = [self._carried(total, before) for total in totals]
+        offset: Value = i64(0)
+        if ahead is not None:
+            offset = self._carried(i64(0), before)
+            self._prefetch(ahead.pointers, offset)
+        a, b, *panels = pointers
         updated: list[Value] = list(running)
         for position in range(step):
             columns = self._columns(self._at(b, position * right.depth_stride, self.right_dtype))
-            if self.kept is not None and panel is not None:
-                self._keep(columns, self._at(panel, position * self.kept.depth_stride))
+            if self.kept is not None:
+                self._keep(columns, self._at(panels[0], position * self.kept.depth_stride))
             updated = self._rank_one(self._at(a, position * left.depth_stride), left.row_stride, columns, updated)
-        following = builder.add(index, i64(step), flags=["nsw"])
-        index.add_incoming(following, builder.block)
-        for phi, value in zip(running, updated, strict=True):
-            phi.add_incoming(value, builder.block)
         latch = builder.block
+        following = opaque(builder, builder.add(index, i64(step), flags=["nsw"]))
+        index.add_incoming(following, latch)
+        for pointer, (walk, dtype) in zip(pointers, walks, strict=True):
+            moved = offset_pointer(builder, pointer, i64(step * walk.depth_stride), dtype.itemsize)
+            pointer.add_incoming(opaque(builder, moved), latch)
+        if ahead is not None:
+            offset.add_incoming(opaque(builder, builder.add(offset, pace)), latch)
+        for total, value in zip(running, updated, strict=True):
+            total.add_incoming(value, latch)
         builder.cbranch(builder.icmp_signed("<", following, end), body, after)
         builder.position_at_end(after)
         if first is not None and last is not None:
@@ -155,16 +164,21 @@ class MicroKernel:
             joined.append(phi)
         return joined
 
-    def _prefetch(self, ahead: Ahead, index: Value) -> None:
-        """Ask the second-level cache for the next panel's lines that belong to the trip at `index`."""
-        offset = self.builder.mul(index, ahead.step_bytes)
-        for pointer in ahead.pointers:
-            prefetch(self.builder, offset_pointer(self.builder, pointer, offset, 1))
-
-    def _step_of(self, operand: Walk, index: Value, dtype: DType) -> Value:
+    def _start(self, walk: Walk, step: Value, dtype: DType) -> Value:
         """The address of an operand at a step of the depth. All that a trip reads is at constant distances."""
-        offset = multiply(self.builder, index, operand.depth_stride)
-        return opaque(self.builder, offset_pointer(self.builder, operand.pointer, offset, dtype.itemsize))
+        offset = multiply(self.builder, step, walk.depth_stride)
+        return offset_pointer(self.builder, walk.pointer, offset, dtype.itemsize)
+
+    def _carried(self, first: Value, before: ir.Block) -> Value:
+        """A value that each trip of a loop gives to the next one."""
+        phi = self.builder.phi(first.type)
+        phi.add_incoming(first, before)
+        return phi
+
+    def _prefetch(self, pointers: Sequence[Value], offset: Value) -> None:
+        """Ask the second-level cache for lines of the next panel."""
+        for pointer in pointers:
+            prefetch(self.builder, offset_pointer(self.builder, pointer, offset, 1))
 
     def _keep(self, columns: list[Value], panel: Value) -> None:
         """Write the columns of one step of the depth to the panel."""
