@@ -92,3 +92,37 @@ def test_windows_of_an_array_share_their_address() -> None:
     wide = x.astype(np.float64)
     result = compiled(windows, x, target="cpu")(x)
     np.testing.assert_allclose(result, windows(wide), rtol=1e-5, atol=1e-6)
+
+
+def padded(x: Any) -> Any:
+    return tw.pad(x, ((3, 2), (2, 1), (0, 0))) * 2
+
+
+def innermost_loops(text: str) -> list[str]:
+    """The blocks that branch to themselves."""
+    blocks = re.findall(r'\n([\w."]+):\n(.*?)(?=\n[\w."]+:\n|\n})', text, re.DOTALL)
+    return [block for name, block in blocks if f'label %"{name}"' in block.splitlines()[-1]]
+
+
+@pytest.mark.parametrize("function", [padded, lambda x: x @ x.mT, lambda x: tw.sum(x, axis=1)])
+def test_loop_strength_reduction_finds_nothing_to_do(function: Any) -> None:
+    """It would take a third of LLVM's time: LLVM does not know that what a loop counts moves with it."""
+    loops = innermost_loops(compiled(function, np.ones((9, 40, 64), np.float32)).ir("llvm"))
+    assert loops
+    for block in loops:
+        copies = set(re.findall(r'(%"[^"]*") = freeze', block))
+        carried = re.findall(r"= phi  (?:i64|ptr) .*\[(%\S+), %\S+\]$", block, re.MULTILINE)
+        assert carried
+        assert copies.issuperset(carried)
+
+
+def test_a_loop_multiplies_what_changes_in_it_alone() -> None:
+    x = np.linspace(-1, 1, 9 * 40 * 64, dtype=np.float32).reshape(9, 40, 64)
+    executable = compiled(padded, x)
+    loops = innermost_loops(executable.ir("llvm"))
+    assert len(loops) >= 2
+    for block in loops:
+        (counter,) = re.findall(r'(%"[^"]*") = phi  i64', block)
+        multiplied = re.findall(r"= mul (?:nsw )?i64 (%\S+),", block)
+        assert set(multiplied) <= {counter}
+    np.testing.assert_array_equal(compiled(padded, x, target="cpu")(x), np.pad(x, ((3, 2), (2, 1), (0, 0))) * 2)

@@ -260,7 +260,7 @@ class _Emitter:
         else:
             start = first_point(builder, chunk, points, chunks)
             end = first_point(builder, builder.add(chunk, i64(1)), points, chunks)
-            with loop(builder, start, end, 1, "point") as point:
+            with loop(builder, start, end, 1, "point", hidden=True) as point:
                 self._emit_point(context, op, point)
         if context.past_caches:
             fence_stores(builder)
@@ -339,7 +339,7 @@ class _Emitter:
         last: Value = i64(trips)
         if op.end is not None:
             last = minimum(context.builder, last, context.expression(op.end.results[0], op.symbols))
-        with loop(context.builder, i64(0), last, 1, "trip") as index:
+        with loop(context.builder, i64(0), last, 1, "trip", hidden=True) as index:
             context.scalars[counter] = index
             self._emit_block(context, op.body.block)
 

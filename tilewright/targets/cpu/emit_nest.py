@@ -169,7 +169,7 @@ class NestEmitter:
         if dim == self.plan.vector_dim:
             self._vectors(dim, start, lambda: self._level(level + 1), end)
             return
-        with loop(self.builder, start, end, 1, f"d{dim}") as index, self._scope():
+        with loop(self.builder, start, end, 1, f"d{dim}", hidden=True) as index, self._scope():
             self.position.index[dim] = index
             self._level(level + 1)
 
@@ -186,7 +186,7 @@ class NestEmitter:
                 self._level(level + 1)
                 self.position.block = None
         if known is None or known % size:
-            with loop(self.builder, whole, extent, 1, f"d{dim}") as index, self._scope():
+            with loop(self.builder, whole, extent, 1, f"d{dim}", hidden=True) as index, self._scope():
                 self.position.index[dim] = index
                 self._level(level + 1)
 
@@ -210,7 +210,7 @@ class NestEmitter:
         extent = subtract(self.builder, end, begin)
         known, whole = static(extent), add(self.builder, begin, self._whole(extent))
         if static(whole) != static(start) or static(whole) is None:
-            with loop(self.builder, start, whole, lanes, f"v{dim}") as index, self._scope():
+            with loop(self.builder, start, whole, lanes, f"v{dim}", hidden=True) as index, self._scope():
                 self.position.index[dim] = index
                 body()
         if known is not None and known % lanes == 0:
@@ -252,7 +252,9 @@ class NestEmitter:
             start, end = bounds
             first = i64(0)
             for trips in plan.sum_blocks(dim):
-                index = open_loops.enter_context(loop(self.builder, start, end, trips * step, f"{name}.sums"))
+                index = open_loops.enter_context(
+                    loop(self.builder, start, end, trips * step, f"{name}.sums", hidden=True)
+                )
                 open_loops.enter_context(self._partial_sums())
                 # Where all blocks are whole, loops over them have a known number of trips.
                 known, size = static(end), i64(trips * step)
@@ -260,7 +262,7 @@ class NestEmitter:
                     first, start, end = add(self.builder, first, index), i64(0), size
                 else:
                     start, end = index, minimum(self.builder, add(self.builder, index, size), end)
-            index = open_loops.enter_context(loop(self.builder, start, end, step, name))
+            index = open_loops.enter_context(loop(self.builder, start, end, step, name, hidden=True))
             if dim in plan.reduced and plan.closes(plan.chain(level + 1), dim):
                 open_loops.enter_context(self._partial_sums())
             yield add(self.builder, first, index)

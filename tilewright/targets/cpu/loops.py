@@ -56,8 +56,11 @@ def multiply(builder: Builder, left: Value, factor: int) -> Value:
 
 
 @contextmanager
-def loop(builder: Builder, start: Value, end: Value, step: int, name: str = "i") -> Generator[Value]:
-    """`for (i = start; i < end; i += step)`; the body is skipped when it would not run once."""
+def loop(
+    builder: Builder, start: Value, end: Value, step: int, name: str = "i", *, hidden: bool = False
+) -> Generator[Value]:
+    """`for (i = start; i < end; i += step)`; the body is skipped when it would not run once. `hidden`: LLVM does not
+    know that the index moves with the loop, and leaves addresses as they are written."""
     first, last = static(start), static(end)
     if first is not None and last is not None:
         if first >= last:
@@ -77,6 +80,8 @@ def loop(builder: Builder, start: Value, end: Value, step: int, name: str = "i")
     index.add_incoming(start, before)
     yield index
     following = builder.add(index, i64(step), flags=["nsw"])
+    if hidden:
+        following = opaque(builder, following)
     index.add_incoming(following, builder.block)
     builder.cbranch(builder.icmp_signed("<", following, end), body, after)
     builder.position_at_end(after)
@@ -146,12 +151,31 @@ def offset_pointer(builder: Builder, base: Value, elements: Value, itemsize: int
     return builder.gep(base, [multiply(builder, elements, itemsize)], source_etype=I8)
 
 
-def opaque(builder: Builder, pointer: Value) -> Value:
-    """A copy of a pointer of which LLVM does not know that it moves with a loop.
+def opaque(builder: Builder, value: Value) -> Value:
+    """A copy of an index or a pointer of which LLVM does not know that it moves with a loop.
 
     Its loop strength reduction takes time that grows with the square of the accesses of a loop, and weighs all of them:
-    those at constant distances from such a copy are one to it.
+    those at constant distances from such a copy are one to it, and in a loop whose index is a copy there are none.
     """
-    frozen: Any = _INSTRUCTION(builder.block, POINTER, "freeze", (pointer,))
+    frozen: Any = _INSTRUCTION(builder.block, value.type, "freeze", (value,))
     builder._insert(frozen)  # llvmlite's builder has no method for it
     return frozen
+
+
+def block_index(blocks: Sequence[ir.Block], value: Value) -> int:
+    """The index of the block that computes a value, of a function's blocks, which are in the order in which code is
+    emitted. Arguments and constants are there from the first one on."""
+    return blocks.index(value.parent) if isinstance(value, _INSTRUCTION) else 0
+
+
+@contextmanager
+def where_known(builder: Builder, *values: Value) -> Generator[None]:
+    """Emit code as soon as some values are known: outside the loops in which none of them changes. That is the end of
+    the block that computes the last of them, or the builder's position if that is its block."""
+    blocks = builder.function.blocks
+    block = blocks[max((block_index(blocks, value) for value in values), default=0)]
+    if block is builder.block:
+        yield
+    else:
+        with builder.goto_block(block):
+            yield

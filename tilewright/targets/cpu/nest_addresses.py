@@ -13,7 +13,7 @@ from xdsl.ir import SSAValue
 
 from tilewright.passes.affine_access import Access, address_terms
 from tilewright.targets.cpu.context import FunctionContext
-from tilewright.targets.cpu.loops import add, i64, multiply, offset_pointer, opaque, static
+from tilewright.targets.cpu.loops import block_index, i64, multiply, offset_pointer, opaque, static, where_known
 from tilewright.targets.cpu.nest_position import Position
 from tilewright.targets.llvm.values import Value
 
@@ -26,6 +26,7 @@ class NestAddresses:
     def __init__(self, context: FunctionContext, position: Position) -> None:
         self.context = context
         self.position = position
+        self._sums: dict[tuple[Value, Value, int], Value] = {}
         self._pointers: dict[tuple[object, ...], Value] = {}
         self._opaque: set[tuple[object, ...]] = set()
 
@@ -50,11 +51,21 @@ class NestAddresses:
             self._opaque.add(key)
             self._pointers[key] = opaque(builder, self._pointers[key])
             return self._pointers[key]
-        total: Value = i64(0)
-        for value, factor in terms.items():
-            total = add(builder, total, multiply(builder, value, factor))
-        self._pointers[key] = offset_pointer(builder, self.context.pointers[ref], total, 1)
+        self._pointers[key] = self._sum(self.context.pointers[ref], terms)
         return self._pointers[key]
+
+    def _sum(self, pointer: Value, terms: dict[Value, int]) -> Value:
+        """A pointer and terms, added one after the other, each where it is known: the code of a loop adds what changes
+        in it alone."""
+        builder = self.context.builder
+        blocks = builder.function.blocks
+        for value in sorted(terms, key=lambda value: block_index(blocks, value)):
+            key = (pointer, value, terms[value])
+            if key not in self._sums:
+                with where_known(builder, pointer, value):
+                    self._sums[key] = offset_pointer(builder, pointer, multiply(builder, value, terms[value]), 1)
+            pointer = self._sums[key]
+        return pointer
 
     def _offset(self, found: Access) -> tuple[int, dict[Value, int]] | None:
         """The offset of the first lane in bytes: a constant and factors of values; None where it is not linear."""

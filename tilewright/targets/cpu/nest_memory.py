@@ -34,6 +34,7 @@ from tilewright.targets.cpu.loops import (
     opaque,
     prefetch,
     static,
+    where_known,
 )
 from tilewright.targets.cpu.masked_memory import masked_load, masked_store, scatter, store_first_lane
 from tilewright.targets.cpu.nest_addresses import NestAddresses
@@ -79,6 +80,7 @@ class NestMemory:
         self.value_of = value_of
         self.past = past
         self.addresses = NestAddresses(context, position)
+        self._checks: dict[tuple[int, tuple[tuple[Value, int], ...], int], Value] = {}
         self.prefetches = NestPrefetches(context, plan, position, self.first_pointer)
 
     # ---- expressions --------------------------------------------------------------------------------------------
@@ -140,12 +142,17 @@ class NestMemory:
 
     def form_value(self, form: Form, symbols: Sequence[SSAValue]) -> Value:
         """A form's value for the first lane."""
-        total: Value = i64(form.constant)
-        for position, coefficient in form.symbols:
-            scalar = self.context.scalars[symbols[position]]
-            total = add(self.builder, total, multiply(self.builder, scalar, coefficient))
-        for dim, coefficient in form.dims:
-            total = add(self.builder, total, multiply(self.builder, self.position.index[dim], coefficient))
+        return self._total(form.constant, self._terms(form, symbols))
+
+    def _terms(self, form: Form, symbols: Sequence[SSAValue]) -> list[tuple[Value, int]]:
+        """The values of a form and their factors."""
+        terms = [(self.context.scalars[symbols[position]], coefficient) for position, coefficient in form.symbols]
+        return terms + [(self.position.index[dim], coefficient) for dim, coefficient in form.dims]
+
+    def _total(self, constant: int, terms: Sequence[tuple[Value, int]]) -> Value:
+        total: Value = i64(constant)
+        for value, factor in terms:
+            total = add(self.builder, total, multiply(self.builder, value, factor))
         return total
 
     def beyond(self, op: tile.FillPaddingOp, at: Indices) -> Value:
@@ -234,11 +241,24 @@ class NestMemory:
         """Whether lanes are inside the ref, for coordinates that are not known to be; None when all are."""
         inside: Value | None = None
         for position in self._unsure(found):
-            coordinate = self._coordinate(found, position)
-            # One unsigned comparison covers both ends.
-            check = self.builder.icmp_unsigned("<", coordinate, splat(coordinate.type, found.type.shape[position]))
-            inside = self._both(inside, check)
+            inside = self._both(inside, self._check(found, position))
         return inside
+
+    def _check(self, found: Access, position: int) -> Value:
+        """Whether lanes are inside the ref along one dimension."""
+        size, form, dim = found.type.shape[position], found.forms[position], self.plan.vector_dim
+        if form is None or found.varying_lanes(position) or (dim is not None and form.coefficient(dim)):
+            return self._below(self._coordinate(found, position), size)
+        terms = self._terms(form, found.symbols)
+        key = (form.constant, tuple(terms), size)
+        if key not in self._checks:
+            with where_known(self.builder, *(value for value, _ in terms)):
+                self._checks[key] = self._below(self._total(form.constant, terms), size)
+        return self._checks[key]
+
+    def _below(self, coordinate: Value, size: int) -> Value:
+        # One unsigned comparison covers both ends.
+        return self.builder.icmp_unsigned("<", coordinate, splat(coordinate.type, size))
 
     def _unsure(self, found: Access) -> list[int]:
         """The dimensions of a ref along which lanes may be outside."""

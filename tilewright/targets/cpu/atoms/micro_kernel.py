@@ -12,7 +12,6 @@ from llvmlite import ir
 from tilewright.dtypes import DType
 from tilewright.targets.cpu.loops import (
     I1,
-    I64,
     broadcast,
     i64,
     loop,
@@ -33,7 +32,7 @@ BLOCK_DEPTH = 2048
 NEST_MULTIPLIES = 256
 
 
-# The totals after a trip of a loop, from its counter and the totals before.
+# What a loop carries, after a trip, from its counter and what it carried before.
 Trip = Callable[[Value, list[Value]], list[Value]]
 
 
@@ -211,30 +210,49 @@ class MicroKernel:
     def _depth_loop(
         self, left: Walk, right: Walk, start: Value, end: Value, step: int, totals: list[Value]
     ) -> list[Value]:
-        """`step` rank-one updates a trip."""
+        """`step` rank-one updates a trip. The addresses of operands live in registers across trips, as the totals do:
+        accesses at constant distances from a register are the shortest instructions."""
+        builder = self.builder
+        if static(start) is not None and static(start) == static(end):
+            return totals
+        walks = [(left, self.dtype), (right, self.right_dtype)]
+        if self.kept is not None:
+            walks.append((self.kept, self.dtype))
+        pointers = [self._start(walk, start, dtype) for walk, dtype in walks]
+        ahead = self.ahead if step == DEPTH_UNROLL else None
+        pace = i64(0) if ahead is None else multiply(builder, ahead.step_bytes, step)
+        offsets = [] if ahead is None else [i64(0)]
 
-        def trip(index: Value, running: list[Value]) -> list[Value]:
-            a, b = self._step_of(left, index, self.dtype), self._step_of(right, index, self.right_dtype)
-            panel = None if self.kept is None else self._step_of(self.kept, index, self.dtype)
-            if step == DEPTH_UNROLL and self.ahead is not None:
-                self._prefetch(self.ahead, index)
+        def trip(_: Value, carried: list[Value]) -> list[Value]:
+            a, b, *panels = operands = carried[: len(walks)]
+            moved = carried[len(walks) : len(walks) + len(offsets)]
+            running = carried[len(walks) + len(offsets) :]
+            for offset in moved:
+                self._prefetch(ahead.pointers if ahead is not None else (), offset)
             for position in range(step):
                 columns = self._columns(self._at(b, position * right.depth_stride, self.right_dtype))
-                if self.kept is not None and panel is not None:
-                    self._keep(columns, self._at(panel, position * self.kept.depth_stride))
+                if self.kept is not None:
+                    self._keep(columns, self._at(panels[0], position * self.kept.depth_stride))
                 running = self._rank_one(self._at(a, position * left.depth_stride), left.row_stride, columns, running)
-            return running
+            return [
+                *(
+                    self._next(pointer, step * walk.depth_stride, dtype)
+                    for pointer, (walk, dtype) in zip(operands, walks, strict=True)
+                ),
+                *(opaque(builder, builder.add(offset, pace)) for offset in moved),
+                *running,
+            ]
 
-        return self._loop(start, end, step, totals, trip)
+        return self._loop(start, end, step, [*pointers, *offsets, *totals], trip)[-len(totals) :]
 
-    def _loop(self, start: Value, end: Value, step: int, totals: list[Value], trip: Trip) -> list[Value]:
-        """A loop whose totals live in registers across trips."""
+    def _loop(self, start: Value, end: Value, step: int, values: list[Value], trip: Trip) -> list[Value]:
+        """A loop whose values live in registers across trips."""
         builder = self.builder
         first, last = static(start), static(end)
         if first is not None and first == last:
-            return totals
+            return values
         if first is not None and last is not None and first + step >= last:
-            return trip(start, totals)
+            return trip(start, values)
         before = builder.block
         body, after = builder.append_basic_block("depth"), builder.append_basic_block("depth.end")
         if first is not None and last is not None:
@@ -242,41 +260,44 @@ class MicroKernel:
         else:
             builder.cbranch(builder.icmp_signed("<", start, end), body, after)
         builder.position_at_end(body)
-        index = builder.phi(I64, "k")
-        index.add_incoming(start, before)
-        running: list[Value] = []
-        for total in totals:
-            phi = builder.phi(self._shape)
-            phi.add_incoming(total, before)
-            running.append(phi)
+        index = self._carried(start, before)
+        running = [self._carried(value, before) for value in values]
         updated = trip(index, running)
-        following = builder.add(index, i64(step), flags=["nsw"])
-        index.add_incoming(following, builder.block)
-        for phi, value in zip(running, updated, strict=True):
-            phi.add_incoming(value, builder.block)
+        following = opaque(builder, builder.add(index, i64(step), flags=["nsw"]))
         latch = builder.block
+        index.add_incoming(following, latch)
+        for phi, value in zip(running, updated, strict=True):
+            phi.add_incoming(value, latch)
         builder.cbranch(builder.icmp_signed("<", following, end), body, after)
         builder.position_at_end(after)
         if first is not None and last is not None:
             return updated
         joined: list[Value] = []
-        for total, value in zip(totals, updated, strict=True):
-            phi = builder.phi(self._shape)
-            phi.add_incoming(total, before)
-            phi.add_incoming(value, latch)
+        for value, after_trip in zip(values, updated, strict=True):
+            phi = self._carried(value, before)
+            phi.add_incoming(after_trip, latch)
             joined.append(phi)
         return joined
 
-    def _prefetch(self, ahead: Ahead, index: Value) -> None:
-        """Ask the second-level cache for the next panel's lines that belong to the trip at `index`."""
-        offset = self.builder.mul(index, ahead.step_bytes)
-        for pointer in ahead.pointers:
-            prefetch(self.builder, offset_pointer(self.builder, pointer, offset, 1))
+    def _start(self, walk: Walk, step: Value, dtype: DType) -> Value:
+        """The address of an operand at a step of the depth."""
+        offset = multiply(self.builder, step, walk.depth_stride)
+        return offset_pointer(self.builder, walk.pointer, offset, dtype.itemsize)
 
-    def _step_of(self, operand: Walk, index: Value, dtype: DType) -> Value:
-        """The address of an operand at a step of the depth. All that a trip reads is at constant distances."""
-        offset = multiply(self.builder, index, operand.depth_stride)
-        return opaque(self.builder, offset_pointer(self.builder, operand.pointer, offset, dtype.itemsize))
+    def _next(self, pointer: Value, elements: int, dtype: DType) -> Value:
+        """The address of an operand in the next trip."""
+        return opaque(self.builder, self._at(pointer, elements, dtype))
+
+    def _carried(self, first: Value, before: ir.Block) -> Value:
+        """A value that each trip of a loop gives to the next one, at its start."""
+        phi = self.builder.phi(first.type)
+        phi.add_incoming(first, before)
+        return phi
+
+    def _prefetch(self, pointers: Sequence[Value], offset: Value) -> None:
+        """Ask the second-level cache for lines of the next panel."""
+        for pointer in pointers:
+            prefetch(self.builder, offset_pointer(self.builder, pointer, offset, 1))
 
     def _keep(self, columns: list[Value], panel: Value) -> None:
         """Write the columns of one step of the depth to the panel."""
