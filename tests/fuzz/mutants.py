@@ -240,7 +240,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # dot emission
     _cpu(
         "depth tail dropped",
-        "cpu.atoms.micro_kernel:MicroKernel.emit",
+        "cpu.atoms.micro_kernel:MicroKernel._whole_depth",
         "whole, depth, 1, totals)",
         "whole, whole, 1, totals)",
     ),

@@ -62,7 +62,7 @@ class ArrayReduceRepeatedPass(msgspec.Struct, frozen=True):
                 repeated = _repeated_axes(repeats, axes)
                 if repeated:
                     count = math.prod(array_type(source).shape[axis] for axis in repeated)
-                    reason = f"its elements are repeated {count} times"
+                    reason = f"a broadcast repeats elements {count} times"
                     unit.remarks.append(Remark(self.name, f"reduction at {where(op)}", "of the array once", reason))
                     _reduce_once(op, repeats, axes, repeated)
 
