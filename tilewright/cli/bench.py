@@ -220,16 +220,23 @@ def _run_worker(request: Request) -> Iterator[dict[str, Any]]:
 
     command = worker_process.command("tilewright.cli.bench_worker", request)
     environment = worker_process.environment(request)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as worker:
-        try:
-            for line in worker.stdout or ():
-                record = msgspec.json.decode(line)
-                if "error" in record:
-                    raise _error(record["error"])
-                yield record["case"]
-        except BaseException:
+    worker: subprocess.Popen[bytes] | None = None
+    try:
+        with worker_process.interrupts_held():
+            worker = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
+        for line in worker.stdout or ():
+            record = msgspec.json.decode(line)
+            if "error" in record:
+                raise _error(record["error"])
+            yield record["case"]
+        worker.wait()
+    except BaseException:
+        if worker is not None:
             worker_process.stop(worker)
-            raise
+        raise
+    finally:
+        if worker is not None and worker.stdout is not None:
+            worker.stdout.close()
     if worker.returncode:
         raise ToolFailure(
             f"the measuring process ended with status {worker.returncode}",

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -55,6 +56,23 @@ def _raise_after_finalizer(dropped: sys.UnraisableHookArgs) -> None:
         threading.Timer(_AFTER_FINALIZER_S, os.kill, (os.getpid(), signal.SIGINT)).start()
     else:
         sys.__unraisablehook__(dropped)
+
+
+@contextmanager
+def interrupts_held() -> Generator[None]:
+    """Let Ctrl-C wait, on the main thread, until what is done is done: a process that is being started is not known
+    yet, so that nothing could end it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+    if came:
+        signal.raise_signal(signal.SIGINT)
 
 
 def stop(worker: subprocess.Popen[bytes]) -> None:

@@ -27,6 +27,7 @@ from tilewright.cli.bench_suites.case import Case, ScheduleCase, error_bound, ex
 from tilewright.cli.bench_suites.cuda_static import MULTIPLYING, subroutines
 from tilewright.cli.bench_suites.ops import numpy_erf
 from tilewright.cli.bench_worker import Request, footprint
+from tilewright.cli.worker_process import interrupts_held
 from tilewright.dtypes import by_name
 from tilewright.errors import DTypeError
 from tilewright.options import current
@@ -458,6 +459,16 @@ def test_an_interrupted_bench_ends_with_its_worker(whole_group: bool, seconds: f
     assert (bench.returncode, stderr) == (1, "error: interrupted\n")
     status = Path(f"/proc/{worker}/stat")
     assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_an_interrupt_waits_until_a_process_is_known() -> None:
+    started = False
+    with pytest.raises(KeyboardInterrupt), interrupts_held():
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        started = True
+    assert started
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 _FINALIZER = """

@@ -47,9 +47,10 @@ class Measurer:
         return {"case": str(program), "error": reason, "agrees": False}
 
     def _started(self) -> subprocess.Popen[bytes]:
-        self._worker = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=self._environment
-        )
+        with worker_process.interrupts_held():
+            self._worker = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=self._environment
+            )
         return self._worker
 
     def _line(self, worker: subprocess.Popen[bytes]) -> bytes | None:
