@@ -229,7 +229,7 @@ def _run_worker(request: Request) -> Iterator[dict[str, Any]]:
             if "error" in record:
                 raise _error(record["error"])
             yield record["case"]
-        worker.wait()
+        status = worker.wait()
     except BaseException:
         if worker is not None:
             worker_process.stop(worker)
@@ -237,9 +237,9 @@ def _run_worker(request: Request) -> Iterator[dict[str, Any]]:
     finally:
         if worker is not None and worker.stdout is not None:
             worker.stdout.close()
-    if worker.returncode:
+    if status:
         raise ToolFailure(
-            f"the measuring process ended with status {worker.returncode}",
+            f"the measuring process ended with status {status}",
             help="read its last lines above for the reason; `--case NAME` measures a single case",
         )
 

@@ -462,12 +462,17 @@ def test_an_interrupted_bench_ends_with_its_worker(whole_group: bool, seconds: f
 
 
 def test_an_interrupt_waits_until_a_process_is_known() -> None:
-    started = False
-    with pytest.raises(KeyboardInterrupt), interrupts_held():
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.05)
-        started = True
-    assert started
+    done: list[str] = []
+
+    def start() -> None:
+        with interrupts_held():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+            done.append("started")
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert done == ["started"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
