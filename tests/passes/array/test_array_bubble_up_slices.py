@@ -351,6 +351,56 @@ def test_few_elements_of_a_concatenation_are_gathered_from_each_operand(indices:
     assert computed(unit) <= 24
 
 
+def joined(columns: int, indices: int) -> str:
+    """Rows that are gathered of two arrays of 8 and 24 rows, one after the other."""
+    return f"""
+    func.func @main(%x: tensor<8x{columns}xf32>, %y: tensor<24x{columns}xf32>, %i: tensor<{indices}xi32>)
+        -> tensor<{indices}x{columns}xf32> {{
+      %j = array.concat(%x, %y) {{axis = 0 : index}} : tensor<32x{columns}xf32>
+      %z = array.gather(%j, %i) {{axes = array<i64: 0>}} : tensor<{indices}x{columns}xf32>
+      func.return %z : tensor<{indices}x{columns}xf32>
+    }}
+    """
+
+
+@pytest.mark.parametrize(("columns", "apart"), [(16, True), (5, False)])
+def test_rows_of_a_concatenation_are_gathered_from_each_operand(columns: int, apart: bool) -> None:
+    """Half of all rows, as both gathers take no longer than the copy; each element of short rows is a load."""
+    indices = np.array([0, 7, 8, 31, -1, 99, 15, 16, 3, 30, 9, 1, 7, 7, 8, 24], np.int32)
+    if not apart:
+        check_unchanged(PASS, joined(columns, len(indices)))
+        return
+    inputs = [np.arange(n * columns, dtype=np.float32).reshape(n, columns) for n in (8, 24)]
+    unit = check_meaning(PASS, joined(columns, len(indices)), inputs=[*inputs, indices])
+    assert not any(isinstance(op, array.ConcatOp) for op in unit.main.body.block.ops)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_elements_along_one_axis_of_a_concatenation_along_another(axis: int) -> None:
+    """As by `take_along_axis`: each part of the indices takes elements of one operand."""
+    text = f"""
+    func.func @main(%x: tensor<3x6xf32>, %y: tensor<5x6xf32>, %i: tensor<8x2xi32>) -> tensor<8x2xf32> {{
+      %j = array.concat(%x, %y) {{axis = 0 : index}} : tensor<8x6xf32>
+      %two = array.constant() {{value = 2 : index, resource = ""}} : tensor<8x2xi32>
+      %k = array.map(%i, %two) {{fn = "add"}} : tensor<8x2xi32>
+      %n = array.iota() {{axis = 0 : index}} : tensor<8x2xi32>
+      %z = array.gather(%j, {"%n, %k" if axis == 0 else "%k, %n"}) {{axes = array<i64: 0, 1>}} : tensor<8x2xf32>
+      func.return %z : tensor<8x2xf32>
+    }}
+    """
+    if axis:
+        check_unchanged(PASS, text)
+        return
+    inputs = [np.arange(n * 6, dtype=np.float32).reshape(n, 6) for n in (3, 5)]
+    indices = np.array([[0, 3], [-9, 1], [9, 2], [1, 1], [3, 0], [-2, -1], [2, 3], [0, 1]], np.int32)
+    unit = check_meaning(PASS, text, inputs=[*inputs, indices])
+    ops = list(unit.main.body.block.ops)
+    gathers = [op for op in ops if isinstance(op, array.GatherOp)]
+    assert [array_type(op.results[0]).shape for op in gathers] == [(3, 2), (5, 2)]
+    maps = [op for op in ops if isinstance(op, array.MapOp)]
+    assert sum(array_type(op.results[0]).size for op in maps) == 16
+
+
 @pytest.mark.parametrize(
     ("shape", "axis", "taken"),
     [((2, 64), 0, 0), ((8, 6), 1, 0), ((4, 8, 6), 0, 0), ((4, 8, 6), 2, 0), ((4, 8, 6), 2, 1)],

@@ -67,6 +67,19 @@ def test_reductions_with_producers_and_consumers_are_one_group(make: Make, why: 
     assert groups(make) == [("loop", why)]
 
 
+@pytest.mark.parametrize(("axes", "fused"), [((0,), True), ((0, 1), False)])
+def test_rows_are_gathered_by_the_loop_that_concatenates_them(axes: tuple[int, ...], fused: bool) -> None:
+    """The loop is cut where an operand ends; single elements would be gathered from all operands under masks."""
+
+    def program(p: Program) -> list[Value]:
+        indices = [p.array(64, dtype=dtypes.i32) for _ in axes]
+        rows = [p.add("gather", [p.array(100, 32), *indices], axes=axes)[0] for _ in range(2)]
+        return [p.add("concat", rows, axis=0)[0]]
+
+    expected = ["gather gather concat"] if fused else ["gather", "gather", "concat"]
+    assert [why for _, why in groups(program)] == expected
+
+
 def test_results_of_one_shape_share_a_group_and_unrelated_ones_do_not() -> None:
     def program(p: Program) -> list[Value]:
         e = p.map("exp", p.array(8))

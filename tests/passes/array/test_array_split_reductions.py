@@ -184,14 +184,27 @@ def test_rows_are_shared_where_columns_cannot_be(shape: tuple[int, ...], axis: i
     assert first.part_axis == axis
 
 
-@pytest.mark.parametrize("reads_again", [False, True])
-def test_columns_that_are_read_again_are_reduced_as_a_whole(reads_again: bool) -> None:
+@pytest.mark.parametrize(
+    ("shape", "axis", "parts"),
+    [
+        ((20000, 48), 0, True),
+        ((1000, 64), 0, True),  # one kernel takes 0.05 ms, two and a half take 0.02
+        ((20000, 7), 0, True),  # few results, of few elements each
+        ((8, 28, 28, 64), (0, 1, 2), True),  # eight parts of the outermost dim
+        ((4, 56, 56, 96), (0, 1, 2), True),  # parts of the next one
+        ((100, 64), 0, False),  # too few elements
+        ((16, 1024, 64), 1, False),  # batches are work for all threads, and each is near
+        ((4, 20000, 64), 1, True),  # batches that are not near
+    ],
+)
+def test_columns_that_are_read_again(shape: tuple[int, ...], axis: int | tuple[int, ...], parts: bool) -> None:
     def function(x: Any) -> Any:
-        total = tw.sum(x, axis=0)
-        return x - total if reads_again else total
+        return x - tw.max(x, axis=axis, keepdims=True)
 
-    program = of_shape(function, 20000, 48, target="cpu:x86-64-v3")
-    assert remarks(program) == ["as a whole" if reads_again else "16 parts"]
+    program = of_shape(function, *shape, target="cpu:x86-64-v3")
+    assert ("parts" in "".join(remarks(program))) is parts
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    np.testing.assert_array_equal(tw.jit(function)(x), x - x.max(axis, keepdims=True))
 
 
 @pytest.mark.parametrize("shape", [(40001, 48), (30000, 7), (5000, 4, 60), (9000, 300)], ids=str)

@@ -216,7 +216,9 @@ def _is_worthwhile(op: array.ArrayOp, slices: Sequence[array.SliceOp]) -> bool:
         return 0 < taken < size * (_MOST_OF_SUMS if isinstance(op, array.ReduceOp | array.ContractOp) else 1)
     if isinstance(op, array.ContractOp | array.ReduceOp):
         return False
-    return 0 < taken <= size * (1 if isinstance(op, array.ConcatOp) else _MOST_OF_MANY)
+    # Indices and conditions are no epilogue of a matmul: where slices share them out, each computes its own.
+    is_whole = isinstance(op, array.ConcatOp) or not array_type(op.results[0]).dtype.is_float
+    return 0 < taken <= size * (1 if is_whole else _MOST_OF_MANY)
 
 
 def _ranges(op: array.SliceOp) -> Ranges:

@@ -425,10 +425,20 @@ def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space, p
         (at,) = coordinates
         if isinstance(op, array.ReduceOp) and at != row:
             return "a reduction would be read at shifted coordinates"
-        permuted = permutes_rows and _moves_in_any_order(op, at, straight)
+        permuted = permutes_rows and (_moves_in_any_order(op, at, straight) or _is_joined(op, at, straight, seen))
         if at not in (straight, row) and not is_cheap(op) and not permuted:
             return f"{describe([op])} would be repeated for every element that reads it"
     return None
+
+
+def _is_joined(
+    op: Operation, at: tuple[object, ...], straight: tuple[object, ...], seen: Mapping[Operation, set[Any]]
+) -> bool:
+    """Whether an operation gathers rows for a concatenation, whose loop is cut where operands end, so that each row is
+    copied once."""
+    joins = [other for other in seen if isinstance(other, array.ConcatOp)]
+    gathers_rows = isinstance(op, array.GatherOp) and not _gathers_elements(op)
+    return gathers_rows and any(at == tuple((id(join), straight, d) for d in range(len(at))) for join in joins)
 
 
 def _moves_in_any_order(op: Operation, at: tuple[object, ...], straight: tuple[object, ...]) -> bool:

@@ -1,10 +1,11 @@
 """Cut reductions of many elements to few results into parts, so that there is work for many threads.
 
 Such a reduction becomes one in parts, which reads windows of the producers that it fuses with, followed by a reduction
-over the parts. So do the rows of columns, where these are too few to be shared and nothing reads the rows again. The
-number of parts depends on shapes alone, so that results do not depend on the number of threads. Of a
-concatenation, and of what is computed of it, each operand is reduced. Parts of narrow floats that would be rounded are
-cast to the type that they are computed in first.
+over the parts. So do the rows of columns, where these are too few to be shared, or where their rows are read again, as
+by norms: reductions in parts take rows in order of memory, one kernel of all takes columns one tile after the other.
+The number of parts depends on shapes alone, so that results do not depend on the number of threads. Of a concatenation,
+and of what is computed of it, each operand is reduced. Parts of narrow floats that would be rounded are cast to the
+type that they are computed in first.
 
 Before:
     func.func @main(%x: tensor<2x131072xi32>) -> tensor<2xi32> {
@@ -45,9 +46,9 @@ from tilewright.passes.array.split_sums import LEAST_PART, MOST_PARTS, parts_of,
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.primitives import ArrayType
 
-# The most results, which are one tile, and the fewest elements of a reduction in parts.
+# The most results, which are one tile, and the fewest elements of a reduction in parts; of columns, all together.
 FEW_RESULTS = 8
-LEAST_REDUCED = 1 << 17
+LEAST_REDUCED, LEAST_IN_COLUMNS = 1 << 17, 1 << 15
 # Fewer equal parts than these are no work for many threads: parts of a multiple of so many elements then.
 FEW_PARTS = 8
 UNEQUAL_PART = 1024
@@ -108,23 +109,25 @@ def _subject(op: array.ReduceOp) -> str:
 
 def _consider_reduction(unit: Unit, op: array.ReduceOp, many: bool) -> None:
     """Split a long reduction; `many`: one to many results too."""
-    source, results = array_type(op.operands[0]), array_type(op.results[0]).size
-    if (source.size if many and results > FEW_RESULTS else _reduced(op)) < LEAST_REDUCED:
-        return
-    if results <= FEW_RESULTS and _rounds(op):
+    source, few = array_type(op.operands[0]), array_type(op.results[0]).size <= FEW_RESULTS
+    is_long = (source.size if many and not few else _reduced(op)) >= LEAST_REDUCED
+    are_columns = many and source.rank - 1 not in op.axes and source.size >= LEAST_IN_COLUMNS
+    if is_long and few and _rounds(op):
         op = _in_compute_type(op)
-    join = _join_of(op) if many or results <= FEW_RESULTS else None
+    join = _join_of(op) if is_long and (many or few) else None
     if join is not None:
         for each in _of_operands(op, join):
             _consider_reduction(unit, each, many)
         return
-    subject, last = _subject(op), len(source.shape) - 1
-    if results <= FEW_RESULTS:
+    if not is_long and not are_columns:
+        return
+    subject = _subject(op)
+    if few and is_long:
         parts, why = _split_reduction(op)
-    elif many and last not in op.axes:
+    elif are_columns:
         parts, why = _split_columns(op, unit.machine)
     else:
-        parts, why = 1, f"{results} results are work for many threads"
+        parts, why = 1, _work_for_many(op)
     decision = "as a whole" if parts == 1 else f"{parts} parts"
     unit.remarks.append(Remark(ArraySplitReductionsPass.name, subject, decision, why))
 
@@ -260,18 +263,42 @@ def _split_reduction(op: array.ReduceOp) -> tuple[int, str]:
 
 def _split_columns(op: array.ReduceOp, machine: Machine) -> tuple[int, str]:
     """Divide the rows of a reduction to many results into parts: their number and why, or 1 and why not."""
-    axis, results = op.axes[0], array_type(op.results[0]).size
+    axis, part = _rows_of_parts(op)
     size = array_type(op.operands[0]).shape[axis]
-    part = _part_of(size, LEAST_LINES)
-    if part >= size or _is_read_again(op) or not _gain_by_parts(op, part, machine):
-        return 1, f"{results} results are work for many threads"
+    is_read_again = _is_read_again(op)
+    if part >= size or (is_read_again and _stays_near(op, machine)):
+        return 1, _work_for_many(op)
+    if not is_read_again and not _gain_by_parts(op, axis, part, machine):
+        return 1, _work_for_many(op)
     _replace(_in_compute_type(op) if _rounds(op) else op, axis, part)
     return -(-size // part), "threads share rows better than their columns"
 
 
-def _gain_by_parts(op: array.ReduceOp, part: int, machine: Machine) -> bool:
+def _stays_near(op: array.ReduceOp, machine: Machine) -> bool:
+    """Whether what is reduced to results of one outer index stays in the second-level cache until it is read again,
+    with such indices for all threads."""
+    source = array_type(op.operands[0])
+    outer = math.prod(source.shape[: op.axes[0]])
+    return outer >= REDUCTION_THREADS and source.size // outer * source.dtype.itemsize <= machine.memory("l2").bytes
+
+
+def _work_for_many(op: array.ReduceOp) -> str:
+    return f"{array_type(op.results[0]).size} results are work for many threads"
+
+
+def _rows_of_parts(op: array.ReduceOp) -> tuple[int, int]:
+    """The axis along which columns are cut, the outermost one of enough parts of enough rows, and the size of a
+    part."""
+    shape, rows = array_type(op.operands[0]).shape, _reduced(op)
+    parts = {axis: _part_of(shape[axis], max(1, LEAST_LINES * shape[axis] // rows)) for axis in op.axes}
+    enough = [axis for axis, part in parts.items() if shape[axis] >= FEW_PARTS * part]
+    axis = enough[0] if enough else max(parts, key=lambda axis: shape[axis] // parts[axis])
+    return axis, parts[axis]
+
+
+def _gain_by_parts(op: array.ReduceOp, axis: int, part: int, machine: Machine) -> bool:
     """Whether parts of so many rows are predicted to take much less time than tiles of columns."""
-    source, axis, dtype = array_type(op.operands[0]), op.axes[0], array_type(op.operands[0]).dtype.compute
+    source, dtype = array_type(op.operands[0]), array_type(op.operands[0]).dtype.compute
     adds, kept = op.fn == "add", array_type(op.results[0]).shape
     number = -(-source.shape[axis] // part)
     windows = (number, *source.shape[:axis], part, *source.shape[axis + 1 :])
@@ -294,7 +321,8 @@ def _seconds(reduction: Reduction, machine: Machine) -> float:
 
 
 def _is_read_again(op: array.ReduceOp) -> bool:
-    """Whether what is reduced meets the result again, as in a norm, whose kernel reads rows while they are near."""
+    """Whether what is reduced meets the result again, as in a norm: one kernel of both takes columns one tile after the
+    other, not rows in order of memory."""
     size, pending = array_type(op.operands[0]).size, [op.results[0]]
     seen: set[SSAValue] = set()
     while pending and len(seen) < MOST_BETWEEN:

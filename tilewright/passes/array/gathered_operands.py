@@ -15,8 +15,9 @@ from tilewright.dialects.rewriting import insert_like
 from tilewright.passes.array.fusion import is_splat
 from tilewright.primitives import ArrayType
 
-# The largest part of a concatenation that is gathered from each of its operands.
-_MOST_FROM_OPERANDS = 0.25
+# The largest part of a concatenation that is gathered from all of its operands together: in single elements, of which
+# each is a load of its own, and in rows, which take as long as rows that are copied.
+_MOST_FROM_OPERANDS, _MOST_ROWS_FROM_OPERANDS = 0.25, 1.0
 # Elements of a line of a cache.
 _LINE_ELEMENTS = 16
 
@@ -114,7 +115,7 @@ def _without_repeated(op: array.BroadcastOp, gather: array.GatherOp) -> SSAValue
 
 def _concat(op: array.ConcatOp, gather: array.GatherOp) -> SSAValue | None:
     if op.axis in gather.axes:
-        return _from_operands(op, gather)
+        return _in_parts(op, gather) or _from_operands(op, gather)
     axes = {axis: axis for axis in gather.axes}
     before = sum(axis not in gather.axes for axis in range(op.axis))
     parts = _gathered_slices(op, gather) or [_gathered(gather, operand, axes) for operand in op.operands]
@@ -122,10 +123,63 @@ def _concat(op: array.ConcatOp, gather: array.GatherOp) -> SSAValue | None:
     return _add(gather, array.ConcatOp(arguments=parts, axis=axis, outputs=[gather.results[0].type]))
 
 
+def _in_parts(op: array.ConcatOp, gather: array.GatherOp) -> SSAValue | None:
+    """A concatenation of gathers where the index along its axis counts the positions, as along all axes but one of
+    `take_along_axis`: a part of the indices takes elements of one operand."""
+    counted = gather.operands[1 + gather.axes.index(op.axis)]
+    count = counted.owner
+    if not isinstance(count, array.IotaOp):
+        return None
+    axis, sizes = count.axis, [array_type(each).shape[op.axis] for each in op.operands]
+    if array_type(counted).shape[axis] != sum(sizes):
+        return None
+    parts: list[SSAValue] = []
+    for n, operand in enumerate(op.operands):
+        indices = [
+            _counted(gather, index, axis, sizes[n])
+            if index is counted
+            else _part(gather, index, axis, sum(sizes[:n]), sizes[n])
+            for index in gather.operands[1:]
+        ]
+        shape = list(array_type(gather.results[0]).shape)
+        shape[axis] = sizes[n]
+        outputs = [_tensor(shape, operand)]
+        parts.append(_add(gather, array.GatherOp(arguments=[operand, *indices], axes=gather.axes, outputs=outputs)))
+    return _add(gather, array.ConcatOp(arguments=parts, axis=axis, outputs=[gather.results[0].type]))
+
+
+def _counted(gather: array.GatherOp, index: SSAValue, axis: int, size: int) -> SSAValue:
+    """The positions along an axis, `size` of them, in the shape of `index` along the others."""
+    shape = list(array_type(index).shape)
+    shape[axis] = size
+    return _add(gather, array.IotaOp(arguments=[], axis=axis, outputs=[_tensor(shape, index)]))
+
+
+def _part(gather: array.GatherOp, index: SSAValue, axis: int, start: int, size: int) -> SSAValue:
+    """The indices from `start` on along an axis, `size` of them."""
+    starts, limits = [0] * array_type(index).rank, list(array_type(index).shape)
+    starts[axis], limits[axis] = start, start + size
+    shape = [limit - first for first, limit in zip(starts, limits, strict=True)]
+    owner = index.owner
+    if isinstance(owner, array.IotaOp) and owner.axis != axis:
+        return _add(gather, array.IotaOp(arguments=[], axis=owner.axis, outputs=[_tensor(shape, index)]))
+    made = array.SliceOp(
+        arguments=[index],
+        starts=tuple(starts),
+        limits=tuple(limits),
+        strides=(1,) * len(starts),
+        outputs=[_tensor(shape, index)],
+    )
+    return _add(gather, made)
+
+
 def _from_operands(op: array.ConcatOp, gather: array.GatherOp) -> SSAValue | None:
     """Few elements along the axis of a concatenation: gathered from each operand, selected by where the index is."""
     sizes, result = [array_type(each).shape[op.axis] for each in op.operands], array_type(gather.results[0])
-    if len(sizes) * result.size > _MOST_FROM_OPERANDS * array_type(op.results[0]).size:
+    joined = array_type(op.results[0])
+    in_rows = joined.rank - 1 not in gather.axes and joined.shape[-1] >= _LINE_ELEMENTS
+    most = _MOST_ROWS_FROM_OPERANDS if in_rows else _MOST_FROM_OPERANDS
+    if len(sizes) * result.size > most * joined.size:
         return None
     at = gather.axes.index(op.axis)
     index = _clamped(gather, _wide(gather, gather.operands[1 + at], sum(sizes)), sum(sizes))
