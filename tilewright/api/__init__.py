@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib as _importlib
 import math
+from types import ModuleType as _ModuleType
+from typing import TYPE_CHECKING
 
 from tilewright import dtypes as _dtypes
 from tilewright import layout, schedules
-from tilewright.api import fft, layouts, linalg, nn, random
 from tilewright.api import indexing as indexing
+from tilewright.api import layouts, nn, random
 from tilewright.api.array import Array
 from tilewright.api.complex_array import ComplexArray
 from tilewright.api.control import cond, fori_loop, scan, while_loop
@@ -207,6 +210,17 @@ from tilewright.errors import TilewrightError
 from tilewright.frontend.pyast_signature import In, InOut, Out
 from tilewright.layout.dims import Dim
 from tilewright.runtime.cuda.stream import stream
+
+if TYPE_CHECKING:
+    from tilewright.api import fft, linalg
+
+
+def __getattr__(name: str) -> _ModuleType:
+    """Modules of functions are imported on first use: few programs need any."""
+    if name in ("fft", "linalg"):
+        return _importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 # The Array API's names of the element types.
 bool = _dtypes.bool_

@@ -302,7 +302,6 @@ class LoweredKernel(LoweredProgram["CompiledKernel"]):
         return CompiledKernel(executable, target, self)
 
 
-@dataclass(frozen=True, repr=False)
 class CompiledKernel(CompiledProgram):
     """A kernel compiled for one specialisation and one target."""
 

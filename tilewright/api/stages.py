@@ -304,7 +304,6 @@ class Lowered(LoweredProgram["Compiled"]):
         return Compiled(executable, target, self)
 
 
-@dataclass(frozen=True, repr=False)
 class Compiled(CompiledProgram):
     """A traced function compiled for one signature and one target."""
 

@@ -357,7 +357,8 @@ Op = TypeVar("Op", bound=type[FieldsOp])
 def operation(cls: Op) -> Op:
     """Define an operation by its declared fields: xDSL's `irdl_op_definition` with attributes as plain values."""
     attributes: dict[str, tuple[Codec, object]] = {}
-    for owner in reversed(cls.mro()):
+    ours = [owner for owner in cls.mro() if issubclass(owner, FieldsOp)]
+    for owner in reversed(ours):
         for name, declared in vars(owner).items():
             if isinstance(declared, _AttributeField):
                 attributes[name] = _codec(owner.__annotations__[name]), declared.default

@@ -8,6 +8,18 @@ from typing import TypeVar
 N = TypeVar("N", bound=Hashable)
 
 
+def reached(root: N, following: Callable[[N], Iterable[N]]) -> Iterator[N]:
+    """Yield a node and those that follow it, directly or not: each once, after one that it follows."""
+    pending, seen = [root], {root}
+    while pending:
+        node = pending.pop()
+        yield node
+        for each in following(node):
+            if each not in seen:
+                seen.add(each)
+                pending.append(each)
+
+
 def producers_first(roots: Iterable[N], needs: Callable[[N], Iterable[N]], known: Container[N] = ()) -> Iterator[N]:
     """Yield the nodes that lead to the roots in depth-first post-order: each once, after all nodes that it `needs`.
 

@@ -193,6 +193,11 @@ class CompiledGraph(LinkedExecutable):
         found = self._from_cache(cache, key, shared)
         if found is not None:
             return found
+        return self._build_once(cache, key, shared)
+
+    @no_collections()
+    def _build_once(self, cache: CompileCache, key: str, shared: SharedConstants) -> AnyProgram | None:
+        """The program, built by one of the processes that want it at once."""
         _start(self._target)  # before the lock, whose library takes a while to import
         with cache.lock(key):
             found = self._from_cache(cache, key, shared)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec import field
 
 from tilewright import primitives
 from tilewright.array_digests import dense_view, digest_array
@@ -22,13 +23,16 @@ from tilewright.errors import ArgumentError, SourceLocation, TilewrightError, us
 from tilewright.primitives import ArrayType
 
 
-@dataclass(eq=False, slots=True)
-class Value:
+class Value(msgspec.Struct, eq=False):
     """One array in the program. `producer` is None for a graph input."""
 
     type: ArrayType
-    producer: Node | None = field(default=None, repr=False)  # a chain of any length
+    producer: Node | None = None
     name: str | None = None
+
+    def __repr__(self) -> str:
+        """Without the producer, which is a chain of any length."""
+        return f"Value({self.type!r}, name={self.name!r})"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -39,8 +43,7 @@ class Value:
         return self.type.dtype
 
 
-@dataclass(eq=False, slots=True)
-class Node:
+class Node(msgspec.Struct, eq=False):
     """One primitive applied to values."""
 
     op: str
@@ -51,8 +54,7 @@ class Node:
     location: SourceLocation | None = None
 
 
-@dataclass(eq=False)
-class Graph:
+class Graph(msgspec.Struct, eq=False):
     """A function over arrays: nodes in execution order. `constants` and `kernels` are shared with nested graphs."""
 
     name: str = "main"

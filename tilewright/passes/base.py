@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 import msgspec
 import numpy as np
+from msgspec import field
 from xdsl.dialects.builtin import FileLineColLoc, ModuleOp
 from xdsl.ir import Block, Operation
 
@@ -41,8 +41,7 @@ class Origin(msgspec.Struct, frozen=True):
     operands: tuple[str | np.ndarray[Any, Any], ...]
 
 
-@dataclass
-class Unit:
+class Unit(msgspec.Struct, eq=False):
     """A program being compiled. `schedules` has those of its kernels by the name that they were lowered under: versions
     of a kernel that later passes make have its schedule."""
 
@@ -60,7 +59,7 @@ class Unit:
     schedules: dict[str, Schedule] = field(default_factory=dict[str, Schedule])
     origins: dict[str, Origin] = field(default_factory=dict[str, Origin])  # of constants computed at compile time
     requested: RequestedSchedules = field(default_factory=RequestedSchedules)
-    _kernels: dict[str, tile.KernelOp] = field(default_factory=dict[str, tile.KernelOp], repr=False)  # by name
+    _kernels: dict[str, tile.KernelOp] = field(default_factory=dict[str, tile.KernelOp])  # by name
 
     @property
     def main(self) -> FuncOp:

@@ -44,8 +44,9 @@ After:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
+import msgspec
+from msgspec import field
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import array, tile
@@ -74,8 +75,7 @@ def host_program(
     return _Writer(unit, plan, kernels, library or {}).write()
 
 
-@dataclass
-class _Writer:
+class _Writer(msgspec.Struct, dict=True):
     unit: Unit
     plan: MemoryPlan
     kernels: Sequence[str]

@@ -223,6 +223,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 _REGISTERED: dict[str, Target] = {}
+_FOLDER = os.path.dirname(__file__)
 
 
 def register(target: Target) -> None:
@@ -239,13 +240,15 @@ def register(target: Target) -> None:
 @cache
 def built_in() -> tuple[str, ...]:
     """The targets of the package: its folders with a `target.py`."""
-    folder = os.path.dirname(__file__)
-    folders = [each.name for each in pkgutil.iter_modules([folder]) if each.ispkg]
-    return tuple(sorted(name for name in folders if _has_module(os.path.join(folder, name), "target")))
+    folders = [each.name for each in pkgutil.iter_modules([_FOLDER]) if each.ispkg]
+    return tuple(sorted(filter(_is_built_in, folders)))
 
 
-def _has_module(folder: str, name: str) -> bool:
-    return any(each.name == name for each in pkgutil.iter_modules([folder]))
+@cache
+def _is_built_in(name: str) -> bool:
+    """Whether a folder of the package holds a target. Only that folder is looked at: to list all takes a while."""
+    folder = os.path.join(_FOLDER, name)
+    return name.isidentifier() and any(each.name == "target" for each in pkgutil.iter_modules([folder]))
 
 
 def target_named(text: str) -> tuple[Target, str]:
@@ -257,7 +260,7 @@ def target_named(text: str) -> tuple[Target, str]:
     name, _, machine_name = text.partition(":")
     if name in _REGISTERED:
         return _REGISTERED[name], machine_name
-    if name not in built_in():
+    if not _is_built_in(name):
         known = ", ".join((*built_in(), *_REGISTERED))
         raise TargetError(f"there is no target `{text}`", help=f"use {known}, or one with a machine: TARGET:MACHINE")
     return importlib.import_module(f"tilewright.targets.{name}").TARGET, machine_name

@@ -15,16 +15,17 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import signal
 import struct
-import subprocess
 import sys
 import time
 import weakref
 from collections.abc import Generator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import subprocess
 
 REQUEST = struct.Struct("<QQ")
 ANSWER = struct.Struct("<?dQ16s")
@@ -84,6 +85,8 @@ class ToolProcess:
     """
 
     def __init__(self, script: str, *, with_site: bool = False) -> None:
+        import subprocess  # not at the top: most programs start no process
+
         if "python" not in os.path.basename(sys.executable or ""):
             raise FileNotFoundError("there is no Python interpreter to start")
         run = f"exec(compile({text_of(__file__)!r}, {__file__!r}, 'exec'), {{'__name__': '__main__'}})"
@@ -120,6 +123,8 @@ class ToolProcess:
         Raises:
             ToolProcessEnded: the process ended, or its answer is not for this request.
         """
+        import json
+
         header = json.dumps(document).encode()
         body = header + text
         stream: Any = self._process.stdin
@@ -157,6 +162,8 @@ class ToolProcess:
 
     def _ending(self) -> str:
         """Describe how the process ended. One that closed its pipe is given a moment to end by itself."""
+        import subprocess
+
         try:
             status = self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
@@ -251,6 +258,8 @@ def text_of(path: str) -> str:
 
 
 def _serve(script: str, text: str) -> None:
+    import json
+
     # Ctrl-C at a terminal reaches the whole process group; the process that asks decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests, answers = sys.stdin.buffer, sys.stdout.buffer

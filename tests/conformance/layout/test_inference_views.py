@@ -110,7 +110,7 @@ def test_a_value_that_is_where_its_repetitions_are_is_spread_for_nothing(one: La
     """A value per row or column that each holder of the matrix has already costs nothing to broadcast."""
     on = CPU if "simd" in one.axes else GPU
     view = Spread(Broadcast((64,), (64, 64), (dim,), ("reg",)))
-    cost = FlowCost(view, None, tw.f32, machine(on), 1, ((64,), (64, 64)))
+    cost = FlowCost(tw.f32, machine(on), 1, view, None, ((64,), (64, 64)))
     assert cost(one, many) == 0
     assert cost.keeps(one, many)
     elsewhere = Layout.parse("(64) : [64@reg]") if on == CPU else Layout.parse("(64) : [32@lane 2@reg]")

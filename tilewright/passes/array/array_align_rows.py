@@ -41,7 +41,7 @@ from tilewright.dialects.rewriting import erase, insert_like
 from tilewright.dialects.walks import producers_first
 from tilewright.layout.relayout_planner import SHUFFLED_STRIDES
 from tilewright.passes.array.array_simplify import drop_unused
-from tilewright.passes.array.fusion import ELEMENTWISE, is_unit_reshape, make_group
+from tilewright.passes.array.fusion import ELEMENTWISE, is_unit_reshape, make_group, results_through, users
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.primitives import ArrayType
 
@@ -112,18 +112,9 @@ def _align_short_rows(unit: Unit, block: Block, op: array.ReduceOp) -> None:
 
 def _meets_some_dims(op: array.ReduceOp) -> bool:
     """Whether an elementwise operation on results of a reduction reads a broadcast of fewer elements, more than one."""
-    pending, seen = [op.results[0]], set[SSAValue]()
-    while pending:
-        value = pending.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        for user in {use.operation for use in value.uses}:
-            if isinstance(user, ELEMENTWISE) and any(_has_some_dims(each) for each in user.operands):
-                return True
-            if isinstance(user, (*ELEMENTWISE, array.ReshapeOp)):
-                pending += user.results
-    return False
+    computed = results_through(op.results[0], (*ELEMENTWISE, array.ReshapeOp))
+    elementwise = (user for value in computed for user in users(value) if isinstance(user, ELEMENTWISE))
+    return any(_has_some_dims(operand) for user in elementwise for operand in user.operands)
 
 
 def _has_some_dims(value: SSAValue) -> bool:

@@ -97,7 +97,7 @@ def _try(unit: Unit, block: Block, product: array.ContractOp) -> None:
         reason = f"not even its smallest tiles fit: it {fallback.reason}"
         unit.remarks.append(Remark("array-fuse-attention", f"attention at {where(product)}", "not fused", reason))
         return
-    members |= _own_positions(members, block) | _own_repeats(parts, block)
+    members |= _copy_positional_values(members, block) | _copy_repeats(parts, block)
     members |= set(inline_closure((o for op in members for o in op.operands), block))
     inside = {op for op in members if op.parent_block() is block}
     subject = f"attention at {where(product)}"
@@ -119,7 +119,7 @@ def _try(unit: Unit, block: Block, product: array.ContractOp) -> None:
     unit.remarks.append(Remark("array-fuse-attention", subject, "fused", why))
 
 
-def _own_positions(members: set[Operation], block: Block) -> set[Operation]:
+def _copy_positional_values(members: set[Operation], block: Block) -> set[Operation]:
     """Copies, for the members alone, of what they read that is computed from positions: a mask need not be stored."""
     copies: dict[SSAValue, SSAValue] = {}
     first = next(op for op in block.ops if op in members)
@@ -144,7 +144,7 @@ def _positional_operands(members: set[Operation], value: SSAValue) -> Sequence[S
     return op.operands if isinstance(op, Operation) and op not in members and depends_on_positions(value) else ()
 
 
-def _own_repeats(parts: AttentionParts, block: Block) -> set[Operation]:
+def _copy_repeats(parts: AttentionParts, block: Block) -> set[Operation]:
     """Copies, for this attention alone, of what repeats keys and values for heads that share them."""
     result: set[Operation] = set()
     for product in (parts.score_product, parts.value_product):

@@ -6,12 +6,10 @@ more rows than the right one has columns, the operands are swapped: a contractio
 it is stored. A contraction with few results, such as a dot product, is a multiplication and a reduction instead, which
 adds up vectors along the depth. So is one with a single row or column whose matrix has narrow floats, or elements
 apart, along the depth: a reduction converts and shuffles them as it reads them, where a contraction would copy all of
-the matrix. An outer product, of depth 1,
-is a multiplication, which fuses with its users.
-Rows are the innermost free dim of the left operand: one of size 1 goes, so that the next one has the rows of a block,
-and the elementwise operations after it, which may become its epilogue, have no such dim either.
-Operands that are rounded before they are multiplied stay.
-After attention has been found, before long reductions are split.
+the matrix. An outer product, of depth 1, is a multiplication, which fuses with its users. Rows are the innermost free
+dim of the left operand: one of size 1 goes, so that the next one has the rows of a block, and the elementwise
+operations after it, which may become its epilogue, have no such dim either. Operands that are rounded before they are
+multiplied stay. After attention has been found, before long reductions are split.
 
 Before:
     func.func @main(%x: tensor<96x64xf32>, %y: tensor<64x2xf32>) -> tensor<96x2xf32> {

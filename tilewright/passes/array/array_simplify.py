@@ -23,6 +23,7 @@ After:
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -37,7 +38,7 @@ from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import erase, insert_like
 from tilewright.errors import CompilerBug, LinearAlgebraError
-from tilewright.passes.array.fusion import is_splat
+from tilewright.passes.array.fusion import is_splat, operands_through
 from tilewright.passes.base import Origin, Unit, blocks_of
 from tilewright.primitives import ArrayType
 from tilewright.semantics.array import apply as evaluate
@@ -347,32 +348,18 @@ def _keeps_order(op: array.BroadcastOp, permutation: Sequence[int]) -> bool:
 
 
 def _is_of_reduction(value: SSAValue) -> bool:
-    """Whether a value is computed elementwise from results of a reduction."""
-    pending, seen = [value], set[SSAValue]()
-    while pending and len(seen) < _MOST_BETWEEN:
-        each = pending.pop()
-        owner = each.owner
-        if isinstance(owner, array.ReduceOp):
-            return True
-        if isinstance(owner, array.MapOp | array.CastOp | array.ReshapeOp | array.BroadcastOp) and each not in seen:
-            pending += owner.operands
-        seen.add(each)
-    return bool(pending)
+    """Whether a value is computed elementwise from results of a reduction, or from too many to know."""
+    sources = operands_through(value, (array.MapOp, array.CastOp, array.ReshapeOp, array.BroadcastOp))
+    is_near = any(isinstance(each.owner, array.ReduceOp) for each in itertools.islice(sources, _MOST_BETWEEN))
+    return is_near or next(sources, None) is not None
 
 
 def _is_gathered_along_rows(value: SSAValue) -> bool:
     """Whether a value is computed from elements that are gathered from rows: the dims of the indices come first, but
     near each other in memory is what has one row, which the transpose of the value goes along."""
-    pending, seen = [value], set[SSAValue]()
-    while pending and len(seen) < _MOST_BETWEEN:
-        each = pending.pop()
-        owner = each.owner
-        if isinstance(owner, array.GatherOp) and array_type(owner.operands[0]).rank - 1 in owner.axes:
-            return True
-        if isinstance(owner, array.MapOp | array.CastOp) and each not in seen:
-            pending += owner.operands
-        seen.add(each)
-    return False
+    sources = operands_through(value, (array.MapOp, array.CastOp))
+    owners = (each.owner for each in itertools.islice(sources, _MOST_BETWEEN))
+    return any(isinstance(op, array.GatherOp) and array_type(op.operands[0]).rank - 1 in op.axes for op in owners)
 
 
 def _as_stored(op: array.ArrayOp, value: SSAValue, permutation: tuple[int, ...]) -> SSAValue:

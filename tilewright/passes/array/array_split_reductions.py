@@ -40,7 +40,7 @@ from tilewright.dialects.rewriting import erase, insert_like
 from tilewright.errors import CompilerBug
 from tilewright.machines.machine import Machine
 from tilewright.passes.array.array_simplify import drop_unused
-from tilewright.passes.array.fusion import ELEMENTWISE, describe, is_splat
+from tilewright.passes.array.fusion import ELEMENTWISE, describe, is_splat, results_through
 from tilewright.passes.array.reduction_sources import copy_sources
 from tilewright.passes.array.split_sums import LEAST_PART, MOST_PARTS, parts_of, replace_by_parts
 from tilewright.passes.base import Remark, Unit, blocks_of, where
@@ -323,23 +323,9 @@ def _seconds(reduction: Reduction, machine: Machine) -> float:
 def _is_read_again(op: array.ReduceOp) -> bool:
     """Whether what is reduced meets the result again, as in a norm: one kernel of both takes columns one tile after the
     other, not rows in order of memory."""
-    size, pending = array_type(op.operands[0]).size, [op.results[0]]
-    seen: set[SSAValue] = set()
-    while pending and len(seen) < MOST_BETWEEN:
-        value = pending.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        if array_type(value).size >= size:
-            return True
-        following = [use.operation for use in value.uses]
-        pending += [
-            result
-            for each in following
-            if isinstance(each, (*ELEMENTWISE, array.BroadcastOp, array.ReshapeOp))
-            for result in each.results
-        ]
-    return False
+    computed = results_through(op.results[0], (*ELEMENTWISE, array.BroadcastOp, array.ReshapeOp))
+    size = array_type(op.operands[0]).size
+    return any(array_type(value).size >= size for value in itertools.islice(computed, MOST_BETWEEN))
 
 
 def _axis_of_parts(shape: Sequence[int], axes: Sequence[int], reduced: int) -> int:

@@ -62,7 +62,7 @@ def _applies(op: array.ReduceOp, contraction: array.ContractOp) -> bool:
 def _sum_operands(op: array.ReduceOp, contraction: array.ContractOp) -> None:
     left, right = contraction.operands
     batches = len(contraction.left_batch)
-    columns = batches + array_type(left).rank - batches - len(contraction.left_contract)
+    columns = array_type(left).rank - len(contraction.left_contract)
     sides = (
         (left, contraction.left_batch, contraction.left_contract, [a - batches for a in op.axes if a < columns]),
         (right, contraction.right_batch, contraction.right_contract, [a - columns for a in op.axes if a >= columns]),

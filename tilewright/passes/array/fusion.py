@@ -3,7 +3,7 @@ operations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ from tilewright.cached import cached_property
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dialects.rewriting import in_block
-from tilewright.dialects.walks import producers_first
+from tilewright.dialects.walks import producers_first, reached
 
 INDEX_MAPS = (array.BroadcastOp, array.TransposeOp, array.SliceOp, array.ReverseOp, array.UnfoldOp)
 _INLINE = frozenset((array.IotaOp, *INDEX_MAPS))
@@ -60,6 +60,16 @@ def inline_closure(values: Iterable[SSAValue], block: Block) -> list[Operation]:
 def users(value: SSAValue) -> list[Operation]:
     """Distinct operations that use a value."""
     return list(dict.fromkeys(use.operation for use in value.uses))
+
+
+def results_through(value: SSAValue, kinds: tuple[type[Operation], ...]) -> Iterator[SSAValue]:
+    """Yield a value and those that operations of some kinds alone compute from it."""
+    return reached(value, lambda each: [r for op in users(each) if isinstance(op, kinds) for r in op.results])
+
+
+def operands_through(value: SSAValue, kinds: tuple[type[Operation], ...]) -> Iterator[SSAValue]:
+    """Yield a value and those from which operations of some kinds alone compute it."""
+    return reached(value, lambda each: each.owner.operands if isinstance(each.owner, kinds) else ())
 
 
 class BlockOrder:

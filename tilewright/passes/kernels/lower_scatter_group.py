@@ -27,47 +27,59 @@ def scatter_of(group: array.FusedOp) -> array.ScatterOp:
 class ScatterRows(msgspec.Struct, frozen=True):
     """The rows of a scatter are the dimensions before those that indices choose from: an index changes the same element
     of each. A program instance updates `block` rows along the last of `dims`, one after the other; where there are no
-    rows, or the machine's lanes take all of them, `dims` is 0. Program instances may each take `columns` along the last
-    dimension instead, if there are no rows."""
+    rows, or the machine's lanes take all of them, `dims` is 0."""
 
     shape: tuple[int, ...]
     dims: int = 0
     block: int = 1
-    columns: int = 0
 
     @property
     def grid(self) -> tuple[int, ...]:
-        if self.columns:
-            return (self.shape[-1] // self.columns,)
         if not self.dims:
             return ()
         return (*self.shape[: self.dims - 1], -(-self.shape[self.dims - 1] // self.block))
 
-    def start(self, indices: Sequence[SSAValue]) -> list[Linear]:
+    def coordinates(self, indices: Sequence[SSAValue]) -> dict[int, Linear]:
         """The coordinates of a program instance's first row."""
         if not self.dims:
-            return []
-        return [*(Linear.of(index) for index in indices[:-1]), Linear.of(indices[-1], self.block)]
+            return {}
+        return dict(enumerate((*map(Linear.of, indices[:-1]), Linear.of(indices[-1], self.block))))
 
 
-def scatter_rows(op: array.ScatterOp, shares: int, copies: bool = True) -> ScatterRows:
-    """The rows of a scatter, in blocks that stay in the first-level cache, or its columns. `shares`: how many program
-    instances run at once. `copies`: whether the array is copied too, which takes long runs and so whole rows."""
+class ScatterColumns(msgspec.Struct, frozen=True):
+    """A program instance updates `count` columns along the last dimension, which indices do not choose from."""
+
+    shape: tuple[int, ...]
+    count: int
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        return (self.shape[-1] // self.count,)
+
+    def coordinates(self, indices: Sequence[SSAValue]) -> dict[int, Linear]:
+        """The coordinates of a program instance's columns."""
+        last = len(self.shape) - 1
+        return {last: Linear.of(Axis(self.count, last, f"d{last}")) + Linear.of(indices[0], self.count)}
+
+
+def scatter_rows(op: array.ScatterOp, shares: int) -> ScatterRows:
+    """The rows of a scatter, in blocks that stay in the first-level cache. `shares`: how many program instances run at
+    once."""
     shape, dims = array_type(op.operands[0]).shape, min(op.axes)
-    if shares == 1 or 0 in shape:
+    if shares == 1 or 0 in shape or not dims:
         return ScatterRows(shape)
-    if not dims:
-        return ScatterRows(shape, columns=0 if copies else _shared_columns(op, shape, shares))
     return ScatterRows(shape, dims, dividing_split(shape[dims - 1], max(1, ROW_ELEMENTS // math.prod(shape[dims:]))))
 
 
-def _shared_columns(op: array.ScatterOp, shape: tuple[int, ...], shares: int) -> int:
-    """The columns of a program instance; 0 where all are of one."""
+def scatter_parts(op: array.ScatterOp, shares: int) -> ScatterRows | ScatterColumns:
+    """The rows of a scatter, or its columns where it has no rows. To copy the array too takes long runs, so whole
+    rows."""
+    shape = array_type(op.operands[0]).shape
+    if shares == 1 or 0 in shape or min(op.axes) or len(shape) - 1 in op.axes:
+        return scatter_rows(op, shares)
     size = shape[-1]
-    if len(shape) - 1 in op.axes:
-        return 0
-    parts = next((n for n in range(min(shares, size // _LEAST_COLUMNS), 1, -1) if size % n == 0), 0)
-    return size // parts if parts else 0
+    parts = next((n for n in range(min(shares, size // _LEAST_COLUMNS), 1, -1) if size % n == 0), None)
+    return scatter_rows(op, shares) if parts is None else ScatterColumns(shape, size // parts)
 
 
 def lower_scatter_group(
@@ -84,62 +96,61 @@ def lower_scatter_group(
 
 
 def combine_updates(
-    op: array.ScatterOp, rows: ScatterRows, builder: TileBuilder, indices: Sequence[SSAValue], out: SSAValue
+    op: array.ScatterOp,
+    parts: ScatterRows | ScatterColumns,
+    builder: TileBuilder,
+    indices: Sequence[SSAValue],
+    out: SSAValue,
 ) -> None:
     """Combine updates with what `out` holds, one index at a time: later updates must see earlier ones."""
     source, updates, *index_arrays = op.operands
     shape = array_type(source).shape
     index_shape = array_type(index_arrays[0]).shape
     rest = [d for d in range(len(shape)) if d not in op.axes]
+    window = {d: Linear.of(Axis(shape[d], d, f"d{d}")) for d in rest} | parts.coordinates(indices)
 
-    whole = {d: Linear.of(Axis(shape[d], d, f"d{d}")) for d in rest}
-    if rows.columns:
-        last = len(shape) - 1
-        whole[last] = Linear.of(Axis(rows.columns, last, f"d{last}")) + Linear.of(indices[0], rows.columns)
-
-    def place(row: list[Linear], counters: list[SSAValue]) -> None:
+    def place(window: dict[int, Linear], counters: list[SSAValue]) -> None:
         position = tuple(Linear.of(c) for c in counters)
         pairs = zip(index_arrays, op.axes, strict=True)
         at = {axis: Linear.of(builder.cast(builder.pull(i, position), dtypes.i64)) for i, axis in pairs}
-        at |= {d: row[d] if d < len(row) else whole[d] for d in rest}
+        at |= window
         target = tuple(at[d] for d in range(len(shape)))
         update = builder.pull(updates, (*position, *(at[d] for d in rest)))
         if op.fn != "set":
             update = builder.map(op.fn, builder.load(out, target), update)
         builder.store(update, out, target)
 
-    def nest(row: list[Linear], dims: tuple[int, ...], counters: list[SSAValue]) -> None:
+    def nest(window: dict[int, Linear], dims: tuple[int, ...], counters: list[SSAValue]) -> None:
         if not dims:
-            place(row, counters)
+            place(window, counters)
             return
 
         def body(counter: SSAValue, carried: object) -> tuple[()]:
-            nest(row, dims[1:], [*counters, counter])
+            nest(window, dims[1:], [*counters, counter])
             return ()
 
         builder.loop(dims[0], [], body)
 
-    def each_row(counter: SSAValue, carried: object) -> tuple[()]:
-        *outer, first = rows.start(indices)
-        nest([*outer, first + Linear.of(counter)], index_shape, [])
-        return ()
-
     if not math.prod(index_shape):
         return
-    if rows.dims and rows.block > 1:
-        builder.loop(rows.block, [], each_row)
-    else:
-        nest(rows.start(indices), index_shape, [])
+    if not isinstance(parts, ScatterRows) or parts.block == 1:
+        nest(window, index_shape, [])
+        return
+    dim = parts.dims - 1
+
+    def each_row(counter: SSAValue, carried: object) -> tuple[()]:
+        nest({**window, dim: window[dim] + Linear.of(counter)}, index_shape, [])
+        return ()
+
+    builder.loop(parts.block, [], each_row)
 
 
 def _copy(
     builder: TileBuilder, source: SSAValue, out: SSAValue, rows: ScatterRows, indices: Sequence[SSAValue]
 ) -> None:
     """Copy the rows of a program instance."""
-    shape, start = rows.shape, rows.start(indices)
+    shape, start = rows.shape, rows.coordinates(indices)
     extents = [*[1] * (rows.dims - 1), rows.block] if rows.dims else []
     extents += shape[rows.dims :]
-    at = tuple(
-        (start[d] if d < rows.dims else Linear()) + Linear.of(Axis(n, d, f"d{d}")) for d, n in enumerate(extents)
-    )
+    at = tuple(start.get(d, Linear()) + Linear.of(Axis(n, d, f"d{d}")) for d, n in enumerate(extents))
     builder.store(builder.pull(source, at), out, at)

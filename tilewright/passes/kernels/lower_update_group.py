@@ -12,7 +12,7 @@ from tilewright.dialects.base import array_type
 from tilewright.passes.kernels.group_stages import Stage, Values
 from tilewright.passes.kernels.indexing import Axis, Linear
 from tilewright.passes.kernels.lower_loop_group import ROW_ELEMENTS
-from tilewright.passes.kernels.lower_scatter_group import combine_updates, scatter_rows
+from tilewright.passes.kernels.lower_scatter_group import combine_updates, scatter_parts
 from tilewright.passes.kernels.tile_builder import TileBuilder, clamp
 
 
@@ -22,12 +22,12 @@ def update_stage(group: array.FusedOp, shares: int) -> Stage:
     op = next(op for op in group.body.block.ops if isinstance(op, array.DynamicUpdateSliceOp | array.ScatterOp))
     updates = [arg is op.operands[0] for arg in group.body.block.args].index(True)
     if isinstance(op, array.ScatterOp):
-        rows = scatter_rows(op, shares, copies=False)
+        parts = scatter_parts(op, shares)
 
         def combine(builder: TileBuilder, indices: Values, outputs: Values, earlier: Values) -> None:
-            combine_updates(op, rows, builder, indices, outputs[0])
+            combine_updates(op, parts, builder, indices, outputs[0])
 
-        return Stage(rows.grid, combine, updates=updates)
+        return Stage(parts.grid, combine, updates=updates)
     shape = array_type(op.operands[1]).shape
     transposes = any(isinstance(each, array.TransposeOp) for each in group.body.block.ops)
     extents = tuple(map(_divisor, shape, loop_tile(shape, ROW_ELEMENTS, square=transposes)))

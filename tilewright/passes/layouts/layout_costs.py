@@ -5,9 +5,8 @@ Each is a value, so that equal costs are found out once; those of movements can 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -28,7 +27,7 @@ from tilewright.passes.layouts.layout_rules import Folded, Spread, View
 from tilewright.passes.layouts.layout_spaces import Atom
 
 
-class _Movement(ABC):
+class _Movement(msgspec.Struct, frozen=True):
     """The cost of a relayout of a tile, once for each trip of the loops around it."""
 
     dtype: DType
@@ -53,16 +52,12 @@ class _Movement(ABC):
         return all(_is_free(start, end, self.dtype, self.machine) for start, end in self.ways(first, second))
 
 
-@dataclass(frozen=True)
-class FlowCost(_Movement):
+class FlowCost(_Movement, frozen=True):
     """The cost of a flow for given layouts of source and target: the relayout from the view of the source's layout to
     the target's. Equal costs are computed once."""
 
     view: View
     combines: str | None
-    dtype: DType
-    machine: Machine
-    trips: int
     shapes: tuple[tuple[int, ...], tuple[int, ...]]
 
     def ways(self, first: Layout, second: Layout) -> Sequence[tuple[Layout, Layout]]:
@@ -111,14 +106,10 @@ class FlowCost(_Movement):
         return row_major(self.shapes[0], name), row_major(self.shapes[1], name)
 
 
-@dataclass(frozen=True)
-class OperandCost(_Movement):
+class OperandCost(_Movement, frozen=True):
     """The cost of a relayout of a tile to an operand of an MMA atom."""
 
     operand: str
-    dtype: DType
-    machine: Machine
-    trips: int
 
     def ways(self, first: Layout, second: Atom) -> Sequence[tuple[Layout, Layout]]:
         return [(first, getattr(second, self.operand))]
@@ -128,13 +119,8 @@ class OperandCost(_Movement):
         return least_seconds(firsts, wanted, self.dtype, self.machine) * self.trips
 
 
-@dataclass(frozen=True)
-class ResultCost(_Movement):
+class ResultCost(_Movement, frozen=True):
     """The cost of a relayout of an atom's result to the layout of the value."""
-
-    dtype: DType
-    machine: Machine
-    trips: int
 
     def ways(self, first: Atom, second: Layout) -> Sequence[tuple[Layout, Layout]]:
         return [(first.accumulator, second)]

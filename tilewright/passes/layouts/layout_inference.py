@@ -325,7 +325,7 @@ def _solve(work: _Kernel, budget: int) -> Inference:
         source, target = array_type(flow.source), array_type(flow.target)
         # What a cast makes is moved, not what it is made of.
         moved = target.dtype if isinstance(op, tile.CastOp) else source.dtype
-        cost = FlowCost(flow.view, flow.combines, moved, machine, trips, (source.shape, target.shape))
+        cost = FlowCost(moved, machine, trips, flow.view, flow.combines, (source.shape, target.shape))
         is_pin = isinstance(op, tile.RelayoutOp)  # of which one may take on what is next to another
         edge, text = (cost, flow.text) if is_pin else _closed(work, flow.source, flow.target, cost, flow.text)
         problem.relate(variables[flow.source], variables[flow.target], edge, Origin(text, location_of(op)))
@@ -402,7 +402,7 @@ def _add_product(work: _Kernel, problem: Problem, variables: Mapping[SSAValue, i
         problem.choose(number, packing, Origin("the right operand is packed for the matmul", where))
     for operand, name in zip(op.operands, ("left", "right", "accumulator"), strict=True):
         if operand in variables and not (name == "right" and op in work.packed):
-            cost = OperandCost(name, array_type(operand).dtype, machine, trips)
+            cost = OperandCost(array_type(operand).dtype, machine, trips, name)
             edge, text = _closed(work, operand, None, cost, f"the {name} operand of the matmul")
             problem.relate(variables[operand], number, edge, Origin(text, where))
     if op.result in variables:

@@ -35,8 +35,16 @@ from tilewright.targets.cpu.in_order import Turn, clear_turns, passed_on, taken_
 from tilewright.targets.cpu.loops import I8, I32, I64, POINTER, i64, loop, minimum, offset_pointer
 from tilewright.targets.cpu.ordered_nest import ordered_op
 from tilewright.targets.cpu.past_caches import fence_stores
-from tilewright.targets.cpu.regions import DRIVER, KERNEL, REGION, chunk_count, first_point, launch
-from tilewright.targets.cpu.regions import Callable as PoolCallable
+from tilewright.targets.cpu.regions import (
+    DRIVER,
+    KERNEL,
+    PARALLEL,
+    REGION,
+    FunctionPointer,
+    chunk_count,
+    first_point,
+    launch,
+)
 from tilewright.targets.llvm.text import module_text
 from tilewright.targets.llvm.values import Builder, Value, builder_of, declare_features
 
@@ -225,7 +233,7 @@ class _Emitter:
         clear_turns(builder, turns, points)
         several = builder.icmp_signed(">", threads, ir.Constant(I32, 1))
         count = builder.select(several, builder.sext(threads, I64), i64(1))
-        builder.call(PoolCallable(parallel), [region, table, count, threads])
+        builder.call(FunctionPointer(parallel, PARALLEL), [region, table, count, threads])
         return total
 
     def _emit_region(

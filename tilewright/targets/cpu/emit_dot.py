@@ -20,7 +20,7 @@ from llvmlite import ir
 from tilewright.dialects import scheduled, tile
 from tilewright.errors import CompilerBug
 from tilewright.machines.machine import MatrixAtom
-from tilewright.targets.cpu.atoms.micro_kernel import DEPTH_UNROLL, Ahead, MicroKernel, Step, Walk
+from tilewright.targets.cpu.atoms.micro_kernel import DEPTH_UNROLL, Ahead, Block, MicroKernel, Step, Walk
 from tilewright.targets.cpu.atoms.tile_kernel import TileKernel, configure_tiles, release_tiles
 from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.dot_operands import accumulator_of, depth_of, left_of, right_of
@@ -211,15 +211,8 @@ class _Product:
         room = panel.present if self.acc.rows is not None else width
         types = self.type.dtype, self.right_dtype
         kernel = MicroKernel(builder, *types, height, room, panel.present, self.lanes, ahead, panel.kept)
-        kernel.emit(
-            Walk(a, left.depth_stride, left.row_stride),
-            panel.walk,
-            c,
-            pitch,
-            self.depth,
-            accumulate=self.accumulate,
-            steps=self._steps,
-        )
+        walk = Walk(a, left.depth_stride, left.row_stride)
+        kernel.emit(Block(walk, panel.walk, self.depth, self._steps, c, pitch), self.accumulate)
 
     @property
     def _steps(self) -> list[Step]:

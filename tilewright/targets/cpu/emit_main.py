@@ -26,8 +26,7 @@ from tilewright.targets.cpu.copies import copy_chunks, copy_region, emit_copy
 from tilewright.targets.cpu.launch_tables import TableLaunch, launch_from_table
 from tilewright.targets.cpu.loops import I8, I32, POINTER, i64, loop, offset_pointer
 from tilewright.targets.cpu.machine_code import MANY_LAUNCHES
-from tilewright.targets.cpu.regions import MAIN
-from tilewright.targets.cpu.regions import Callable as PoolCallable
+from tilewright.targets.cpu.regions import MAIN, PARALLEL, FunctionPointer
 from tilewright.targets.llvm.values import Builder, Value, builder_of
 
 
@@ -152,7 +151,7 @@ class _Printer:
             return
         region = copy_region(self.builder, step.nbytes, chunks, self.cores.machine)
         self.builder.call(
-            PoolCallable(self.parallel), [region, self._table([target, source]), i64(chunks), self.threads]
+            FunctionPointer(self.parallel, PARALLEL), [region, self._table([target, source]), i64(chunks), self.threads]
         )
 
     # ---- kernels --------------------------------------------------------------------------------------------------
@@ -238,7 +237,7 @@ class _Printer:
     def _leave_if_interrupted(self) -> None:
         """Return if the call is to end: a job of no chunks indicates so."""
         nothing = ir.Constant(POINTER, None)
-        stop = self.builder.call(PoolCallable(self.parallel), [nothing, nothing, i64(0), self.threads])
+        stop = self.builder.call(FunctionPointer(self.parallel, PARALLEL), [nothing, nothing, i64(0), self.threads])
         with self.builder.if_then(self.builder.icmp_unsigned("!=", stop, ir.Constant(I32, 0)), likely=False):
             self.builder.ret(ir.Constant(I32, 0))
 

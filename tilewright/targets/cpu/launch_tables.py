@@ -14,7 +14,7 @@ import msgspec
 from llvmlite import ir
 
 from tilewright.targets.cpu.loops import I8, I32, I64, POINTER, i64, loop, offset_pointer
-from tilewright.targets.cpu.regions import DRIVER
+from tilewright.targets.cpu.regions import DRIVER, FunctionPointer
 from tilewright.targets.llvm.values import Builder, Value
 
 
@@ -23,17 +23,6 @@ class TableLaunch(msgspec.Struct, frozen=True):
 
     function: ir.Function
     buffers: tuple[int, ...]
-
-
-class _Driver:
-    """A pointer to the driver of a kernel."""
-
-    def __init__(self, pointer: Value) -> None:
-        self.pointer = pointer
-        self.function_type = DRIVER
-
-    def get_reference(self) -> str:
-        return self.pointer.get_reference()
 
 
 def launch_from_table(
@@ -66,7 +55,7 @@ def launch_from_table(
         for n, value in enumerate(memory):
             builder.store(value, offset_pointer(builder, table, builder.add(count, i64(n)), 8))
         driver = _entry(builder, drivers, _entry(builder, kernels, launch, I32), POINTER)
-        builder.call(_Driver(driver), [table, *arguments])
+        builder.call(FunctionPointer(driver, DRIVER), [table, *arguments])
 
 
 def _table(builder: Builder, element: ir.IntType, values: Sequence[int]) -> Value:

@@ -21,12 +21,12 @@ DRIVER = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, I32])
 KERNEL = "tw_kernel"
 
 
-class Callable:
-    """A function pointer that the builder may call."""
+class FunctionPointer:
+    """A pointer to a function, which the builder may call."""
 
-    def __init__(self, pointer: Value) -> None:
+    def __init__(self, pointer: Value, function_type: ir.FunctionType) -> None:
         self.pointer = pointer
-        self.function_type = PARALLEL
+        self.function_type = function_type
 
     def get_reference(self) -> str:
         return self.pointer.get_reference()
@@ -40,7 +40,7 @@ def launch(
         builder.call(region, [table, i64(0), ir.Constant(I32, 0)])
         return
     count = -chunks if seconds < BRIEF_SECONDS else chunks
-    builder.call(Callable(parallel), [region, table, i64(count), threads])
+    builder.call(FunctionPointer(parallel, PARALLEL), [region, table, i64(count), threads])
 
 
 def chunk_count(points: int, seconds: float, threads: int) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from tilewright import events
@@ -138,7 +138,7 @@ class NativeProgram(LinkedExecutable):
             metadata={
                 "memory_report": self._plan.report(),
                 "machine": machine.name,
-                "remarks": json.dumps([str(r) for r in self.unit.remarks]),
+                "remarks": msgspec.json.encode([str(r) for r in self.unit.remarks]).decode(),
             },
         )
 

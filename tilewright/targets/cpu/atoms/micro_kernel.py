@@ -56,6 +56,19 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Block:
+    """A block of a matmul: its operands, the depth and the steps around it, and the accumulator, whose rows are
+    `acc_stride` elements apart."""
+
+    left: Walk
+    right: Walk
+    depth: Value
+    steps: Sequence[Step]
+    acc: Value
+    acc_stride: int
+
+
+@dataclass(frozen=True)
 class Ahead:
     """Lines of the next panel of the right operand, asked for while this one is in use: each trip of a block's depth
     loop takes one from each of `pointers`, which move on by `step_bytes` with each step of the depth."""
@@ -80,38 +93,29 @@ class MicroKernel:
     ahead: Ahead | None
     kept: Walk | None = None
 
-    def emit(
-        self,
-        left: Walk,
-        right: Walk,
-        acc: Value,
-        acc_stride: int,
-        depth: Value,
-        *,
-        accumulate: bool,
-        steps: Sequence[Step] = (),
-    ) -> None:
-        inner = next(n for n in range(len(steps) + 1) if self._is_block(depth, steps[n:]))
-        outer, inner_steps = steps[:inner], steps[inner:]
-        if not outer:
-            self._block(left, right, acc, acc_stride, depth, steps, accumulate)
+    def emit(self, block: Block, accumulate: bool) -> None:
+        steps = block.steps
+        inner = next(n for n in range(len(steps) + 1) if self._is_summed_at_once(block.depth, steps[n:]))
+        if not inner:
+            self._emit_sums(block, accumulate)
             return
         if not accumulate:
-            self._clear(acc, acc_stride)
+            self._clear(block.acc, block.acc_stride)
+        left, right = block.left, block.right
         with ExitStack() as loops:
-            for step in outer:
+            for step in steps[:inner]:
                 index = loops.enter_context(loop(self.builder, i64(0), i64(step.size), 1, "step"))
                 left = self._moved(left, index, step.left_stride, self.dtype)
                 right = self._moved(right, index, step.right_stride, self.right_dtype)
-            self._block(left, right, acc, acc_stride, depth, inner_steps, accumulate=True)
+            self._emit_sums(replace(block, left=left, right=right, steps=steps[inner:]), accumulate=True)
 
     def _clear(self, acc: Value, acc_stride: int) -> None:
         for row in range(self.rows):
             for first in range(0, self.columns, self.lanes):
                 self._store(splat(self._shape, 0), self._at(acc, row * acc_stride + first), self.columns - first)
 
-    def _is_block(self, depth: Value, steps: Sequence[Step]) -> bool:
-        """Whether steps, of the depth too, are summed in one block; those of the depth alone are."""
+    def _is_summed_at_once(self, depth: Value, steps: Sequence[Step]) -> bool:
+        """Whether steps, of the depth too, are summed in registers; those of the depth alone are."""
         known = static(depth)
         return not steps or (known is not None and known * math.prod(step.size for step in steps) <= BLOCK_DEPTH)
 
@@ -119,29 +123,20 @@ class MicroKernel:
     def _vectors(self) -> int:
         return -(-self.columns // self.lanes)
 
-    def _block(
-        self,
-        left: Walk,
-        right: Walk,
-        acc: Value,
-        acc_stride: int,
-        depth: Value,
-        steps: Sequence[Step],
-        accumulate: bool,
-    ) -> None:
-        """Sums of one block of the depth. They start from zero: added to the others' sum at the end, their rounding
-        errors grow with the number of blocks plus the depth of one, not with the whole depth."""
+    def _emit_sums(self, block: Block, accumulate: bool) -> None:
+        """Sum a block in registers. Sums start from zero: added to the others' sum at the end, their rounding errors
+        grow with the number of blocks plus the depth of one, not with the whole depth."""
         used = -(-self.present // self.lanes)
         totals: list[Value] = [splat(self._shape, 0) for _ in range(self.rows * used)]
-        known = static(depth)
-        is_short = bool(steps) and known is not None and known * len(totals) <= NEST_MULTIPLIES
+        known = static(block.depth)
+        is_short = bool(block.steps) and known is not None and known * len(totals) <= NEST_MULTIPLIES
         unroll = known if is_short and known else DEPTH_UNROLL
-        totals = self._nest(left, right, depth, unroll, steps, totals)
+        totals = self._nest(block.left, block.right, block.depth, unroll, block.steps, totals)
         for row in range(self.rows):
             for vector in range(self._vectors):
                 if vector >= used and accumulate:
                     continue
-                pointer = self._at(acc, row * acc_stride + vector * self.lanes)
+                pointer = self._at(block.acc, row * block.acc_stride + vector * self.lanes)
                 total = totals[row * used + vector] if vector < used else splat(self._shape, 0)
                 if accumulate:
                     total = self._sum(self._earlier(pointer, self.columns - vector * self.lanes), total)
