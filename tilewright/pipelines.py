@@ -40,6 +40,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
     from tilewright.passes.array.array_order_weights import ArrayOrderWeightsPass
     from tilewright.passes.array.array_reduce_repeated import ArrayReduceRepeatedPass
     from tilewright.passes.array.array_simplify import ArraySimplifyPass
+    from tilewright.passes.array.array_sink_transposes import ArraySinkTransposesPass
     from tilewright.passes.array.array_split_contractions import ArraySplitContractionsPass
     from tilewright.passes.array.array_split_joins import MOST_CUT_OPERANDS, ArraySplitJoinsPass
     from tilewright.passes.array.array_split_k import ArraySplitKPass
@@ -59,6 +60,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
             ArrayReduceRepeatedPass(),
         ),  # reduce what broadcasts repeat once, before dead broadcasts are dropped
         (True, ArraySimplifyPass()),  # fold constants, merge equal and drop dead operations before any grouping
+        (vectors, ArraySinkTransposesPass()),  # reduce what is computed of transposed arrays in the order of memory
         (not cores, ArraySumOperandsPass()),  # sum the operands of contractions whose rows or columns are summed
         (vectors, ArrayJoinContractionsPass()),  # one contraction for sums of shallow ones, before views are copied
         (vectors, ArrayConvolveChannelsLastPass()),  # choose NHWC or NCHW convolutions before dims are matched by order

@@ -179,7 +179,8 @@ def _stored_transpose(unit: Unit, ops_: set[Operation], members: set[Operation],
     transpose = outside.pop() if len(outside) == 1 else None
     if not isinstance(transpose, array.TransposeOp) or transpose.parent_block() is not block:
         return set()
-    stored = all(needs_memory(u) or is_unit_reshape(u) for u in users(transpose.results[0]))
+    following = users(transpose.results[0])
+    stored = all(needs_memory(u) or is_unit_reshape(u) or _gathers_rows(u) for u in following)
     if stored and is_short_transpose(transpose) and all(isinstance(op, ELEMENTWISE) for op in ops_):
         why = "lanes are shuffled as they are loaded"
     elif stored and all(_gathers_elements(op) or _is_smaller(op, transpose) for op in ops_):
@@ -211,6 +212,11 @@ def _gathers_elements(op: Operation) -> bool:
         return False
     shape = array_type(op.operands[0]).shape
     return shape[-1] == 1 or len(shape) - 1 in op.axes
+
+
+def _gathers_rows(op: Operation) -> bool:
+    """Whether an operation gathers what is contiguous, from memory."""
+    return isinstance(op, array.GatherOp) and not _gathers_elements(op)
 
 
 def _group_rest(block: Block) -> None:
@@ -437,8 +443,7 @@ def _is_joined(
     """Whether an operation gathers rows for a concatenation, whose loop is cut where operands end, so that each row is
     copied once."""
     joins = [other for other in seen if isinstance(other, array.ConcatOp)]
-    gathers_rows = isinstance(op, array.GatherOp) and not _gathers_elements(op)
-    return gathers_rows and any(at == tuple((id(join), straight, d) for d in range(len(at))) for join in joins)
+    return _gathers_rows(op) and any(at == tuple((id(join), straight, d) for d in range(len(at))) for join in joins)
 
 
 def _moves_in_any_order(op: Operation, at: tuple[object, ...], straight: tuple[object, ...]) -> bool:

@@ -319,7 +319,7 @@ def _permutation_of(value: SSAValue) -> tuple[int, ...] | None:
         each = pending.pop()
         owner = each.owner
         if isinstance(owner, array.TransposeOp):
-            if _is_gathered_along_rows(owner.operands[0]):
+            if is_gathered_along_rows(owner.operands[0]):
                 return None
             found.add(owner.permutation)
         elif isinstance(owner, array.MapOp | array.CastOp) and len({use.operation for use in each.uses}) == 1:
@@ -354,7 +354,7 @@ def _is_of_reduction(value: SSAValue) -> bool:
     return is_near or next(sources, None) is not None
 
 
-def _is_gathered_along_rows(value: SSAValue) -> bool:
+def is_gathered_along_rows(value: SSAValue) -> bool:
     """Whether a value is computed from elements that are gathered from rows: the dims of the indices come first, but
     near each other in memory is what has one row, which the transpose of the value goes along."""
     sources = operands_through(value, (array.MapOp, array.CastOp))

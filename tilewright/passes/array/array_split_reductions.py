@@ -80,7 +80,7 @@ class ArraySplitReductionsPass(msgspec.Struct, frozen=True):
                 if not self.fills_cores or not _share_among_cores(unit, op):
                     _consider_reduction(unit, op, many=not self.fills_cores)
             if not self.fills_cores:
-                copy_sources(block)
+                copy_sources(block, unit.machine)
             drop_unused(block)
 
 

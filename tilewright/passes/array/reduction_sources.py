@@ -15,10 +15,14 @@ from xdsl.ir import Block, Operation, SSAValue
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt
 from tilewright.dialects.rewriting import insert_like
+from tilewright.machines.machine import Machine
 from tilewright.passes.array.fusion import ELEMENTWISE, is_cheap, is_inline
 
-# More operations, or operations on more arrays, take as long as an array that is stored and read.
-_MOST_COPIED, _MOST_ARRAYS = 8, 2
+# More operations, or operations on more arrays, take as long as an array that is stored and read; so do two functions
+# of many instructions, such as `exp`.
+_MOST_COPIED, _MOST_ARRAYS, _MOST_DEAR = 8, 2, 1
+# Bytes of an element of which a function takes less time than to store and load it.
+_MOST_BYTES = 4
 _FUSED = (*ELEMENTWISE, array.BroadcastOp, array.ReshapeOp, array.ReduceOp)
 
 
@@ -45,7 +49,7 @@ class _Together(msgspec.Struct):
         return False
 
 
-def copy_sources(block: Block) -> None:
+def copy_sources(block: Block, machine: Machine) -> None:
     """Give the reductions in parts of a block sources of their own, where few quick operations compute these."""
     reductions = [op for op in block.ops if isinstance(op, array.ReduceOp) and op.part is not None]
     if not reductions:
@@ -62,11 +66,11 @@ def copy_sources(block: Block) -> None:
         else:
             group.reductions.append(op)
     for group in groups:
-        _copy_for(group)
+        _copy_for(group, machine)
 
 
-def _copy_for(group: _Together) -> None:
-    own = _own(group)
+def _copy_for(group: _Together, machine: Machine) -> None:
+    own = _own(group, _MOST_DEAR if _is_past_caches(group, machine) else 0)
     if not 0 < len(own) <= _MOST_COPIED or len(_arrays(own)) > _MOST_ARRAYS:
         return
     users = [use.operation for op in own for use in op.results[0].uses]
@@ -78,16 +82,33 @@ def _copy_for(group: _Together) -> None:
         op.operands[0] = _copied(group, op.operands[0], own, op)
 
 
-def _own(group: _Together) -> set[Operation]:
-    """The cheap operations, and views among them, between the reductions and what is stored in any case."""
+def _own(group: _Together, most_dear: int) -> set[Operation]:
+    """The cheap operations, up to `most_dear` others, and views among them, between the reductions and what is stored
+    in any case."""
     found: set[Operation] = set()
+    dear = 0
     pending = [op.operands[0].owner for op in group.reductions]
     while pending and len(found) <= _MOST_COPIED:
         op = pending.pop()
-        if isinstance(op, Operation) and op not in found and (is_cheap(op) or is_inline(op)):
+        if not isinstance(op, Operation) or op in found:
+            continue
+        is_free = is_cheap(op) or is_inline(op)
+        if is_free or (_is_function(op) and dear < most_dear):
+            dear += not is_free
             found.add(op)
             pending += [operand.owner for operand in op.operands]
     return found
+
+
+def _is_past_caches(group: _Together, machine: Machine) -> bool:
+    """Whether an array of narrow enough floats would be stored to memory, which takes longer than to compute it."""
+    source = array_type(group.reductions[0].operands[0])
+    return source.dtype.itemsize <= _MOST_BYTES and source.size * source.dtype.itemsize > machine.memory("l3").bytes
+
+
+def _is_function(op: Operation) -> bool:
+    """Whether an operation is a function of one operand, of some ten instructions for each vector."""
+    return isinstance(op, array.MapOp) and len(op.operands) == 1
 
 
 def _arrays(own: set[Operation]) -> set[SSAValue]:

@@ -1,0 +1,107 @@
+"""What is computed of transposed arrays in the order of memory, and what stays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.passes.pass_support import check_meaning, check_unchanged
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type
+from tilewright.passes.array.array_sink_transposes import ArraySinkTransposesPass
+
+PASS = ArraySinkTransposesPass()
+
+SOFTMAX = """
+    func.func @main(%x: tensor<3x4x5xf32>, %w: tensor<{other}>) -> tensor<{result}> {{
+      %t = array.transpose(%x) {{permutation = array<i64: 2, 0, 1>}} : tensor<5x3x4xf32>
+      %b = array.broadcast(%w) {{axes = array<i64: {axes}>}} : tensor<5x3x4xf32>
+      %half = array.constant() {{value = 0.5 : f64, resource = ""}} : tensor<5x3x4xf32>
+      %s = array.map(%t, %half) {{fn = "multiply"}} : tensor<5x3x4xf32>
+      %v = array.map(%s, %b) {{fn = "add"}} : tensor<5x3x4xf32>
+      %m = array.reduce(%v) {{fn = "maximum", axes = array<i64: {reduced}>}} : tensor<{kept}xf32>
+      %h = array.broadcast(%m) {{axes = array<i64: {kept_axes}>}} : tensor<5x3x4xf32>
+      %d = array.map(%v, %h) {{fn = "subtract"}} : tensor<5x3x4xf32>
+      {end}
+      func.return %z : tensor<{result}>
+    }}
+"""
+BACK = "%z = array.transpose(%d) {permutation = array<i64: 1, 2, 0>} : tensor<3x4x5xf32>"
+
+
+def softmax(reduced: str, kept: str, kept_axes: str, end: str = BACK, result: str = "3x4x5xf32", **rest: str) -> str:
+    parameters = {"other": "4xf32", "axes": "2"} | rest
+    return SOFTMAX.format(reduced=reduced, kept=kept, kept_axes=kept_axes, end=end, result=result, **parameters)
+
+
+@pytest.mark.parametrize(
+    ("reduced", "kept", "kept_axes"),
+    [("0", "3x4", "1, 2"), ("1", "5x4", "0, 2"), ("2", "5x3", "0, 1"), ("1, 2", "5", "0"), ("0, 2", "3", "1")],
+)
+@pytest.mark.parametrize(
+    ("other", "axes"), [("4xf32", "2"), ("5xf32", "0"), ("5x1x4xf32", "0, 1, 2"), ("5x3xf32", "0, 1")]
+)
+def test_what_leaves_by_a_transpose_back(reduced: str, kept: str, kept_axes: str, other: str, axes: str) -> None:
+    unit = check_meaning(PASS, softmax(reduced, kept, kept_axes, other=other, axes=axes))
+    ops = list(unit.main.body.block.ops)
+    maps = [op for op in ops if isinstance(op, array.MapOp)]
+    assert all(array_type(op.results[0]).shape == (3, 4, 5) for op in maps)
+    turns = [op for op in ops if isinstance(op, array.TransposeOp)]
+    assert all(array_type(op.results[0]).size < 60 for op in turns)
+
+
+def test_what_leaves_by_reductions() -> None:
+    end = """%e = array.map(%d) {fn = "exp"} : tensor<5x3x4xf32>
+      %n = array.reduce(%e) {fn = "maximum", axes = array<i64: 0, 1, 2>} : tensor<f32>
+      %k = array.reduce(%d) {fn = "minimum", axes = array<i64: 1>} : tensor<5x4xf32>
+      %l = array.broadcast(%n) {axes = array<i64>} : tensor<5x4xf32>
+      %z = array.map(%k, %l) {fn = "subtract"} : tensor<5x4xf32>"""
+    unit = check_meaning(PASS, softmax("2", "5x3", "0, 1", end, "5x4xf32"))
+    sizes = [array_type(op.results[0]).size for op in unit.main.body.block.ops if isinstance(op, array.TransposeOp)]
+    assert sizes
+    assert max(sizes) <= 20
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        '%z = array.map(%d) {fn = "exp"} : tensor<5x3x4xf32>',  # a result
+        "%z = array.transpose(%d) {permutation = array<i64: 0, 2, 1>} : tensor<5x4x3xf32>",  # another order
+        "%z = array.reverse(%d) {axes = array<i64: 0>} : tensor<5x3x4xf32>",
+    ],
+)
+def test_what_leaves_otherwise_stays(end: str) -> None:
+    result = "5x4x3xf32" if "5x4x3" in end else "5x3x4xf32"
+    check_unchanged(PASS, softmax("2", "5x3", "0, 1", end, result))
+
+
+def test_straight_arrays_next_to_transposed_ones_stay() -> None:
+    check_unchanged(
+        PASS,
+        softmax("2", "5x3", "0, 1")
+        .replace("%w: tensor<4xf32>", "%w: tensor<5x3x4xf32>")
+        .replace("array.broadcast(%w) {axes = array<i64: 2>}", "array.reverse(%w) {axes = array<i64: 1>}"),
+    )
+
+
+@pytest.mark.parametrize("shape", [(700, 96), (8, 14, 14, 32), (3, 50, 70)])
+def test_softmax_and_norms_of_transposed_arrays(shape: tuple[int, ...]) -> None:
+    """As of images with channels last, of which a program makes images with channels first."""
+    order = (0, len(shape) - 1, *range(1, len(shape) - 1)) if len(shape) > 2 else (1, 0)
+    back = tuple(order.index(axis) for axis in range(len(shape)))
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    turned = x.astype(np.float64).transpose(order)
+    axis = 1 if len(shape) > 2 else 0
+
+    def ours(x: tw.Array) -> tuple[tw.Array, tw.Array]:
+        v = tw.permute_dims(x, order)
+        centred = v - tw.mean(v, axis=axis, keepdims=True)
+        spread = tw.sqrt(tw.mean(centred * centred, axis=axis, keepdims=True))
+        return tw.permute_dims(tw.nn.softmax(v, axis=axis), back), tw.permute_dims(centred / spread, back)
+
+    shifted = np.exp(turned - turned.max(axis, keepdims=True))
+    centred = turned - turned.mean(axis, keepdims=True)
+    expected = shifted / shifted.sum(axis, keepdims=True), centred / np.sqrt((centred**2).mean(axis, keepdims=True))
+    for found, each in zip(tw.jit(ours)(x), expected, strict=True):
+        np.testing.assert_allclose(found, each.transpose(back), rtol=2e-5, atol=2e-6)
