@@ -184,7 +184,7 @@ def multiplied(part: str, rows: str, *, turned: bool = False) -> str:
     """A program that multiplies rows by a part of `%w: 64x192`."""
     right, summed, (depth, columns) = ("%t", 1, (96, 64)) if turned else ("%s", 0, (64, 96))
     left = len(rows.split("x"))
-    turn = "%t = array.map(%s) {fn = \"negative\"} : tensor<64x96xi32>" if turned else ""
+    turn = '%t = array.map(%s) {fn = "negative"} : tensor<64x96xi32>' if turned else ""
     return f"""
     func.func @main(%x: tensor<{rows}x{depth}xi32>, %w: tensor<64x192xi32>) -> tensor<{rows}x{columns}xi32> {{
       %f = array.slice(%w) {{starts = array<i64: 0, 96>, limits = array<i64: 64, 192>, strides = array<i64: 1, 1>}}

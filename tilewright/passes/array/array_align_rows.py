@@ -5,7 +5,8 @@ such blocks, where an operand ends; nor can a loop that reduces a row and then r
 Transposed arrays are stored for such loops by kernels of their own. A transpose of a concatenation goes to the operands
 first: that of a transposed one is that array. So are right operands of contractions stored whose rows take elements
 apart or backwards along the depth, and other parts of arrays that would be packed again for each index of outer dims of
-the left operand. Reductions of short rows that follow each other in memory are one dim in a loop of their own. Windows are reduced as arrays are stored, and what is left is transposed.
+the left operand. Reductions of short rows that follow each other in memory are one dim in a loop of their own. Windows
+are reduced as arrays are stored, and what is left is transposed.
 Before the loops are fused, which would take the transposes in.
 
 Before:
