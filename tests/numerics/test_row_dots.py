@@ -16,7 +16,7 @@ def product(x, w):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
-@pytest.mark.parametrize("rows", [1, 2, 3, 4])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7, 13, 16])
 def test_few_rows(rows: int, dtype: str) -> None:
     generator = np.random.default_rng(rows)
     sizes = ((1, 7), (3, 16), (15, 1), (16, 33), (17, 128), (100, 1000), (257, 5))
@@ -33,7 +33,7 @@ def by_columns(x, w):
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
-@pytest.mark.parametrize("rows", [1, 2, 3, 4])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 6])
 @pytest.mark.parametrize("batch", [(), (3,)])
 def test_few_rows_of_narrow_floats(batch: tuple[int, ...], rows: int, dtype: type) -> None:
     generator = np.random.default_rng(rows)
@@ -46,6 +46,18 @@ def test_few_rows_of_narrow_floats(batch: tuple[int, ...], rows: int, dtype: typ
         for found in products:
             error = 2e-6 * depth + float(ml_dtypes.finfo(dtype).eps) * np.abs(expected)
             assert (np.abs(found.astype(np.float64) - expected) <= error).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "bfloat16"])
+@pytest.mark.parametrize("columns", [5, 7, 12, 16])
+def test_few_columns(columns: int, dtype: str) -> None:
+    """Whole numbers, the sums of which are exact; 1024 floats are a multiple of the caches' periods."""
+    generator = np.random.default_rng(columns)
+    for rows, depth in sampled(((17, 64), (33, 300), (129, 1024), (1000, 48), (300, 257)), 3, columns % 2):
+        x, w = (generator.integers(-2, 3, shape).astype(dtype) for shape in ((rows, depth), (depth, columns)))
+        expected = (x.astype(np.int64) @ w.astype(np.int64)).astype(dtype)
+        np.testing.assert_array_equal(by_columns(x, w), expected)
+        np.testing.assert_array_equal(product(x, np.ascontiguousarray(w.T)), expected)
 
 
 def test_narrow_operands_are_not_copied() -> None:
@@ -72,6 +84,6 @@ def test_the_right_operand_is_not_copied() -> None:
 @pytest.mark.parametrize("machine", ["x86-64-v3", "x86-64-v4", "aarch64-neon"])
 def test_machines_of_other_lanes_have_code(machine: str) -> None:
     """Vectors of two to eight float64, so with fewer lanes than rows and with as many."""
-    for rows, dtype in ((1, "float32"), (3, "float64"), (4, "int64"), (4, "float64")):
+    for rows, dtype in ((1, "float32"), (3, "float64"), (4, "int64"), (4, "float64"), (7, "float32")):
         x, w = (np.zeros((n, 128), dtype) for n in (rows, 17))
         assert product.lower(x, w).compile(f"cpu:{machine}").asm()

@@ -180,6 +180,39 @@ def test_a_right_operand_of_elements_apart_along_the_depth_is_stored(
     assert stored(check_meaning(PASS, text) if rows else check_unchanged(PASS, text)) == rows
 
 
+def multiplied(part: str, rows: str, *, turned: bool = False) -> str:
+    """A program that multiplies rows by a part of `%w: 64x192`."""
+    right, summed, (depth, columns) = ("%t", 1, (96, 64)) if turned else ("%s", 0, (64, 96))
+    left = len(rows.split("x"))
+    turn = '%t = array.map(%s) {fn = "negative"} : tensor<64x96xi32>' if turned else ""
+    return f"""
+    func.func @main(%x: tensor<{rows}x{depth}xi32>, %w: tensor<64x192xi32>) -> tensor<{rows}x{columns}xi32> {{
+      %f = array.slice(%w) {{starts = array<i64: 0, 96>, limits = array<i64: 64, 192>, strides = array<i64: 1, 1>}}
+        : tensor<64x96xi32>
+      %s = {part} : tensor<64x96xi32>
+      {turn}
+      %z = array.contract(%x, {right}) {{left_batch = array<i64>, right_batch = array<i64>,
+        left_contract = array<i64: {left}>, right_contract = array<i64: {summed}>}} : tensor<{rows}x{columns}xi32>
+      func.return %z : tensor<{rows}x{columns}xi32>
+    }}
+    """
+
+
+APART = "array.slice(%w) {starts = array<i64: 0, 1>, limits = array<i64: 64, 192>, strides = array<i64: 1, 2>}"
+BACKWARDS = "array.reverse(%f) {axes = array<i64: 1>}"
+
+
+@pytest.mark.parametrize("part", [APART, BACKWARDS])
+@pytest.mark.parametrize(("rows", "found"), [("5x7", [(64, 96)]), ("1x7", []), ("7", [])])
+def test_a_part_is_packed_once_for_all_outer_rows(part: str, rows: str, found: list[tuple[int, ...]]) -> None:
+    text = multiplied(part, rows)
+    assert stored(check_meaning(PASS, text) if found else check_unchanged(PASS, text)) == found
+
+
+def test_a_reversed_right_operand_along_the_depth_is_stored() -> None:
+    assert stored(check_meaning(PASS, multiplied(BACKWARDS, "7", turned=True))) == [(64, 96)]
+
+
 def test_windows_are_reduced_as_arrays_are_stored() -> None:
     text = """
     func.func @main(%y: tensor<16x15x4x8xf32>) -> tensor<8x4x7x6xf32> {

@@ -54,6 +54,31 @@ def test_few_columns_become_rows(columns: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("machine", "depth", "columns", "swapped"),
+    [
+        ("x86-64-v3", 64, 6, True),
+        ("x86-64-v3", 64, 7, False),
+        ("x86-64-v3", 264, 7, True),
+        ("x86-64-v3", 264, 8, False),
+        ("x86-64-v4", 64, 12, False),
+        ("x86-64-v4", 264, 12, True),
+        ("x86-64-v4", 512, 16, False),
+        ("x86-64-v4", 1024, 16, True),  # rows on the same sets of the first-level cache
+        ("x86-64-v4", 1024, 17, False),
+    ],
+)
+def test_columns_that_are_best_summed_along_the_depth(machine: str, depth: int, columns: int, *, swapped: bool) -> None:
+    """Vectors have eight and sixteen lanes."""
+    text = contraction((96, depth), (depth, columns), (96, columns))
+    unit = check_meaning(PASS, text, machine) if swapped else check_unchanged(PASS, text, machine)
+    assert [decision for decision, _ in remarks(unit, PASS.name)] == ["operands swapped"] * swapped
+
+
+def test_columns_stay_where_the_left_operand_is_not_stored_along_the_depth() -> None:
+    check_unchanged(PASS, contraction((256, 96), (256, 6), (96, 6), summed=("0", "0")))
+
+
+@pytest.mark.parametrize(
     ("left", "right", "result"),
     [
         ((1, 64), (64, 1), (1, 1)),  # a dot product
@@ -127,7 +152,7 @@ def test_narrow_operands_are_summed_in_the_type_of_the_result() -> None:
 @pytest.mark.parametrize(
     ("left", "right", "result"),
     [
-        ((96, 64), (64, 5), (96, 5)),  # enough columns
+        ((96, 64), (64, 9), (96, 9)),  # enough columns
         ((3, 64), (64, 4), (3, 4)),  # no more rows than columns
         ((96, 8), (8, 2), (96, 2)),  # little depth
         ((96, 0), (0, 1), (96, 1)),
@@ -193,6 +218,43 @@ def test_rows_of_size_1_go(
 def test_a_single_row_stays() -> None:
     check_unchanged(PASS, contraction((1, 1, 96), (96, 64), (1, 1, 64), summed=("2", "0")))
     check_unchanged(PASS, contraction((1, 40, 96), (96, 64), (1, 40, 64), summed=("2", "0")))
+
+
+@pytest.mark.parametrize(("outer", "inner", "merged"), [(40, 4, True), (40, 5, False), (12, 5, True), (1, 5, False)])
+def test_few_rows_are_one_dim_with_outer_ones(outer: int, inner: int, merged: bool) -> None:
+    text = contraction((outer, inner, 96), (96, 64), (outer, inner, 64), summed=("2", "0"))
+    unit = check_meaning(PASS, text) if merged else check_unchanged(PASS, text)
+    (product,) = (op for op in unit.main.body.block.ops if isinstance(op, array.ContractOp))
+    assert array_type(product.results[0]).shape == ((outer * inner, 64) if merged else (outer, inner, 64))
+
+
+def test_batches_and_the_depth_stay_where_rows_are_merged() -> None:
+    text = contraction((6, 3, 2, 3, 9), (3, 9, 6, 7), (3, 2, 3, 7), batch=("1", "0"), summed=("0, 4", "2, 1"))
+    unit = check_meaning(PASS, text)
+    (product,) = (op for op in unit.main.body.block.ops if isinstance(op, array.ContractOp))
+    assert (product.left_batch, product.left_contract) == ((1,), (0, 3))
+    assert array_type(product.results[0]).shape == (3, 6, 7)
+
+
+def test_rows_of_a_view_or_of_a_transposed_result_stay() -> None:
+    apart = """
+    func.func @main(%x: tensor<4x40x96xi32>, %w: tensor<96x64xi32>) -> tensor<40x4x64xi32> {
+      %t = array.transpose(%x) {permutation = array<i64: 1, 0, 2>} : tensor<40x4x96xi32>
+      %z = array.contract(%t, %w) {left_batch = array<i64>, right_batch = array<i64>, left_contract = array<i64: 2>,
+        right_contract = array<i64: 0>} : tensor<40x4x64xi32>
+      func.return %z : tensor<40x4x64xi32>
+    }
+    """
+    turned = """
+    func.func @main(%x: tensor<40x4x96xi32>, %w: tensor<96x64xi32>) -> tensor<40x64x4xi32> {
+      %z = array.contract(%x, %w) {left_batch = array<i64>, right_batch = array<i64>, left_contract = array<i64: 2>,
+        right_contract = array<i64: 0>} : tensor<40x4x64xi32>
+      %t = array.transpose(%z) {permutation = array<i64: 0, 2, 1>} : tensor<40x64x4xi32>
+      func.return %t : tensor<40x64x4xi32>
+    }
+    """
+    check_unchanged(PASS, apart)
+    check_unchanged(PASS, turned)
 
 
 def test_what_follows_a_contraction_has_its_shape() -> None:

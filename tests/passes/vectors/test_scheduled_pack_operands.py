@@ -78,7 +78,7 @@ def test_a_captured_operand_that_is_transposed_has_the_panels_of_its_columns() -
 
 
 def test_an_array_whose_columns_lie_apart_is_packed_by_all_threads_before_a_barrier() -> None:
-    unit = packed(lambda p: [p.dot(p.array(8, 4), p.array(200, 4), 0, 1, 1)])
+    unit = packed(lambda p: [p.dot(p.array(9, 4), p.array(200, 4), 0, 1, 1)])
     expect(
         unit,
         """
@@ -144,7 +144,7 @@ def test_a_kernel_that_also_gets_a_run_time_array_packs_it_itself() -> None:
     """Two layers share a kernel; the weights of one are captured, those of the other are an argument."""
 
     def program(p: Program) -> list[Value]:
-        x = p.array(8, 4)
+        x = p.array(9, 4)
         return [p.dot(x, captured(p, WEIGHTS.T.copy()), 0, 1, 1), p.dot(x, p.array(44, 4), 0, 1, 1)]
 
     unit = packed(program)

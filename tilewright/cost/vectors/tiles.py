@@ -74,16 +74,26 @@ def matrix_tile(rows: int, columns: int, depth: int, atom: MatrixAtom, machine: 
     return MatmulTile(block_rows, block_columns, steps * atom.depth)
 
 
-# Rows of which each reads a right operand that is contiguous along the depth in place; columns of a tile, at most, and
-# bytes that it reads, at least: less is not worth a thread.
+# Rows of which each reads a right operand that is contiguous along the depth in place, at least; columns of a tile, at
+# most, and bytes that it reads, at least: less is not worth a thread.
 ROWS_ALONG_DEPTH, COLUMNS_ALONG_DEPTH, BYTES_ALONG_DEPTH = 4, 512, 32768
+
+
+def rows_along_depth(dtype: DType, machine: Machine) -> int:
+    """Rows that read a right operand that is contiguous along the depth in place, at most. Sums along the depth take a
+    load for two multiplications where four rows meet four columns, which are the lanes of sixteen sums; packing pays
+    off for more rows (measured with vectors of 16 lanes: from about 20 rows on)."""
+    return max(ROWS_ALONG_DEPTH, machine.lanes(dtype.compute))
 
 
 def along_depth_tile(rows: int, columns: int, depth: int, dtype: DType, machine: Machine, threads: int) -> MatmulTile:
     """Blocks for a matmul of few rows whose right operand is read once, from memory, along the depth: the whole of it
-    where the rows of the left operand stay in the first-level cache, as memory is read faster in long runs."""
+    where the rows of the left operand stay in the first-level cache, as memory is read faster in long runs. A single
+    row is copied, so that both operands would be, filled up, if its last step reached beyond the end."""
     item, lanes = dtype.compute.itemsize, machine.lanes(dtype)
     steps = even_split(depth, max(lanes, machine.memory("l1").bytes // 2 // (item * rows)), lanes)
+    if rows == 1 and depth % steps:
+        steps = depth
     most = min(COLUMNS_ALONG_DEPTH, columns // (TILES_A_THREAD * threads))
     least = max(lanes, BYTES_ALONG_DEPTH // (item * max(1, depth)))
     return MatmulTile(rows, even_split(columns, max(least, most), lanes), min(depth, steps))

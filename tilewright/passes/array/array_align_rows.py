@@ -4,8 +4,9 @@ A transposed array is read in blocks of rows and columns. A loop over a concaten
 such blocks, where an operand ends; nor can a loop that reduces a row and then reads it again take several rows.
 Transposed arrays are stored for such loops by kernels of their own. A transpose of a concatenation goes to the operands
 first: that of a transposed one is that array. So are right operands of contractions stored whose rows take elements
-apart along the depth, and reductions of short rows that follow each other in memory, which are one dim in a loop of
-their own. Windows are reduced as arrays are stored, and what is left is transposed.
+apart or backwards along the depth, and other parts of arrays that would be packed again for each index of outer dims of
+the left operand. Reductions of short rows that follow each other in memory are one dim in a loop of their own. Windows
+are reduced as arrays are stored, and what is left is transposed.
 Before the loops are fused, which would take the transposes in.
 
 Before:
@@ -53,7 +54,8 @@ _LINKS = (*ELEMENTWISE, array.BroadcastOp, array.TransposeOp, array.SliceOp, arr
 _JOINED = "an operand of a concatenation, read across its rows"
 _REDUCED = "rows that are reduced and read again"
 _SHORT = "short rows that follow each other in memory"
-_STRIDED = "a right operand whose rows take elements apart along the depth"
+_STRIDED = "a right operand whose rows take elements apart or backwards along the depth"
+_REPEATED = "a part of an array that would be packed again for each outer index"
 
 
 class ArrayAlignRowsPass(msgspec.Struct, frozen=True):
@@ -88,15 +90,40 @@ def _align_operands(unit: Unit, block: Block, op: array.ConcatOp) -> None:
 
 
 def _align_right_operand(unit: Unit, block: Block, op: array.ContractOp) -> None:
-    """Store a right operand whose rows go along the depth and take elements apart: it is transposed in blocks of whole
-    vectors."""
-    value = op.operands[1]
-    slices = [each for each in _chain(value) if isinstance(each, array.SliceOp) and each.strides[-1] > 1]
+    """Store a right operand whose rows go along the depth and take elements apart or backwards: it is transposed in
+    blocks of whole vectors. So is a part of an array that would be packed for each index of the left operand's outer
+    dims, none of which it has."""
+    value, shape = op.operands[1], array_type(op.operands[0]).shape
+    if array_type(value).size < _LEAST_ELEMENTS:
+        return
+    outer = [n for axis, n in enumerate(shape) if axis not in op.left_batch and axis not in op.left_contract][:-1]
     along_depth = any(read.axes[axis] == len(read.shape) - 1 for read in _reads(value) for axis in op.right_contract)
-    if len(slices) == 1 and along_depth and array_type(value).size >= _LEAST_ELEMENTS:
-        make_group(block, _chain(slices[0].results[0]), "loop", _STRIDED)
+    parts = [each for each in _chain(value) if isinstance(each, array.SliceOp | array.ReverseOp)]
+    jumps = [each for each in parts if along_depth and _jumps_along_rows(each)]
+    if jumps:
+        # One that is computed from all others.
+        part, why = next((each for each in jumps if _chain(each.results[0]).issuperset(jumps)), None), _STRIDED
+    elif math.prod(outer) > 1:
+        value, why = _untransposed(value), _REPEATED
+        part = next((each for each in parts if each.results[0] is value), None)
+    else:
+        return
+    if part is not None:
+        make_group(block, _chain(part.results[0]), "loop", why)
         subject = f"contraction at {where(op)}"
-        unit.remarks.append(Remark(ArrayAlignRowsPass.name, subject, "right operand stored first", _STRIDED))
+        unit.remarks.append(Remark(ArrayAlignRowsPass.name, subject, "right operand stored first", why))
+
+
+def _untransposed(value: SSAValue) -> SSAValue:
+    """The array that a value is a transpose of."""
+    while isinstance(owner := value.owner, array.TransposeOp) or _is_link(owner):
+        value = owner.operands[0]
+    return value
+
+
+def _jumps_along_rows(op: array.SliceOp | array.ReverseOp) -> bool:
+    """Whether neighbours in a row of a part of an array are no such neighbours in the array."""
+    return op.strides[-1] > 1 if isinstance(op, array.SliceOp) else array_type(op.results[0]).rank - 1 in op.axes
 
 
 def _align_short_rows(unit: Unit, block: Block, op: array.ReduceOp) -> None:

@@ -3,13 +3,15 @@ index.
 
 A register block of a contraction has a vector of columns: one column leaves most lanes unused. If the left operand has
 more rows than the right one has columns, the operands are swapped: a contraction of few rows reads its right operand as
-it is stored. A contraction with few results, such as a dot product, is a multiplication and a reduction instead, which
-adds up vectors along the depth. So is one with a single row or column whose matrix has narrow floats, or elements
-apart, along the depth: a reduction converts and shuffles them as it reads them, where a contraction would copy all of
-the matrix. An outer product, of depth 1, is a multiplication, which fuses with its users. Rows are the innermost free
-dim of the left operand: one of size 1 goes, so that the next one has the rows of a block, and the elementwise
-operations after it, which may become its epilogue, have no such dim either. Operands that are rounded before they are
-multiplied stay. After attention has been found, before long reductions are split.
+it is stored. So they are for more columns if the left operand is stored along the depth and sums along that are
+predicted to be quicker. A contraction with few results, such as a dot product, is a multiplication and a reduction
+instead, which adds up vectors along the depth. So is one with a single row or column whose matrix has narrow floats, or
+elements apart, along the depth: a reduction converts and shuffles them as it reads them, where a contraction would copy
+all of the matrix. An outer product, of depth 1, is a multiplication, which fuses with its users. Rows are the innermost
+free dim of the left operand: one of size 1 goes, so that the next one has the rows of a block, and the elementwise
+operations after it, which may become its epilogue, have no such dim either. Few rows become one dim with those outside
+where they are neighbours in memory: the right operand is read once for all of them. Operands that are rounded before
+they are multiplied stay. After attention has been found, before long reductions are split.
 
 Before:
     func.func @main(%x: tensor<96x64xf32>, %y: tensor<64x2xf32>) -> tensor<96x2xf32> {
@@ -35,11 +37,14 @@ from typing import ClassVar
 import msgspec
 from xdsl.ir import Operation, SSAValue
 
+from tilewright.cost.vectors.register_blocks import register_blocks
+from tilewright.cost.vectors.tiles import STREAMED_ROWS
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import erase, insert_like
 from tilewright.dtypes import DType
-from tilewright.passes.array.fusion import ELEMENTWISE, users
+from tilewright.machines.machine import Machine
+from tilewright.passes.array.fusion import ELEMENTWISE, is_inline, users
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.primitives import ArrayType
 
@@ -49,6 +54,11 @@ LEAST_DEPTH = 16
 # One row or column with fewer columns or rows than this, or with no more depth than this, is a reduction.
 LEAST_ROWS = 32
 SHORT_DEPTH = 4
+# The time of sums along the depth, in that of as many multiplications of vectors of columns, but for adding up their
+# lanes, which takes as long as one. Measured on AVX-512.
+SUMS_SHARE = 1.1
+# All rows together that are worth to be one dim, though the innermost one has enough for a register block.
+MERGED_ROWS = 64
 
 
 class ArrayNarrowContractionsPass(msgspec.Struct, frozen=True):
@@ -61,7 +71,7 @@ class ArrayNarrowContractionsPass(msgspec.Struct, frozen=True):
                     self._rewrite(unit, op)
 
     def _rewrite(self, unit: Unit, op: array.ContractOp) -> None:
-        op = _without_unit_rows(op)
+        op = _with_merged_rows(_without_unit_rows(op))
         left, right = _sides(op)
         rows, columns = _free_size(left), _free_size(right)
         depth = math.prod(array_type(op.operands[0]).shape[axis] for axis in op.left_contract)
@@ -80,8 +90,13 @@ class ArrayNarrowContractionsPass(msgspec.Struct, frozen=True):
                 Remark(self.name, subject, "a multiplication and a reduction", "few results for the depth")
             )
             _replace(op, _multiply_and_reduce(op))
-        elif columns <= MOST_COLUMNS and rows > columns and (columns == 1 or depth >= LEAST_DEPTH):
-            unit.remarks.append(Remark(self.name, subject, "operands swapped", f"{columns} columns fill no vector"))
+        elif rows > columns and (
+            (columns <= MOST_COLUMNS and (columns == 1 or depth >= LEAST_DEPTH))
+            or _sums_along_depth(op, rows, columns, unit.machine)
+        ):
+            unit.remarks.append(
+                Remark(self.name, subject, "operands swapped", f"{columns} columns are few for vectors")
+            )
             _replace(op, _swapped(op))
 
 
@@ -108,15 +123,38 @@ def _sides(op: array.ContractOp) -> tuple[_Side, _Side]:
 
 def _reduces_vectors(side: _Side, size: int, depth: int) -> bool:
     """Whether a contraction with one row or column is best reduced along the innermost dim of the other operand."""
-    source, axes = side.value, side.contracted
-    if isinstance(source.owner, array.TransposeOp):
-        axes = tuple(source.owner.permutation[axis] for axis in axes)
-        source = source.owner.operands[0]
+    axes, _ = _as_stored(side)
+    source = side.value.owner.operands[0] if isinstance(side.value.owner, array.TransposeOp) else side.value
     dtype = array_type(source).dtype
     is_narrow = dtype.is_float and dtype.itemsize < dtype.compute.itemsize
     is_strided = isinstance(source.owner, array.SliceOp) and source.owner.strides[-1] > 1
     is_best = size < LEAST_ROWS or depth <= SHORT_DEPTH or is_narrow or is_strided
     return max(axes) == len(side.shape) - 1 and is_best
+
+
+def _sums_along_depth(op: array.ContractOp, rows: int, columns: int, machine: Machine) -> bool:
+    """Whether columns that fill a vector at most are best rows that read the left operand as it is stored, along the
+    depth: vectors of columns take as long with few as with all lanes, and where rows of the left operand fall on the
+    same sets of the first-level cache, a register block of them loses most lines before it has read them."""
+    left, _ = _sides(op)
+    axes, shape = _as_stored(left)
+    left_dtype, dtype = array_type(left.value).dtype, array_type(op.results[0]).dtype.compute
+    if len(axes) != 1 or axes[0] != len(shape) - 1 or left_dtype.compute != dtype:
+        return False
+    depth, lanes = shape[-1], machine.lanes(dtype)
+    if columns > lanes or depth < max(lanes, LEAST_DEPTH):
+        return False
+    block = next(each for each in register_blocks(dtype, machine) if each.vectors == 1)
+    collide = 2 * machine.memory("l1").lines_at(depth * left_dtype.itemsize) < min(block.rows, rows)
+    return collide or columns * (SUMS_SHARE + lanes / depth) < lanes
+
+
+def _as_stored(side: _Side) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The contracted dims and the shape of an operand, or of the array that it is a transpose of."""
+    owner = side.value.owner
+    if not isinstance(owner, array.TransposeOp):
+        return side.contracted, side.shape
+    return tuple(owner.permutation[axis] for axis in side.contracted), array_type(owner.operands[0]).shape
 
 
 def _free_size(side: _Side) -> int:
@@ -152,6 +190,36 @@ def _without_unit_rows(op: array.ContractOp) -> array.ContractOp:
     _replace(op, wide)
     _narrow_users(wide, narrow.results[0])
     return narrow
+
+
+def _with_merged_rows(op: array.ContractOp) -> array.ContractOp:
+    """The contraction with few rows and those of outer free dims of the left operand as one dim."""
+    left, _ = _sides(op)
+    free, rows = left.free, _free_size(left)
+    owner = left.value.owner
+    is_view = isinstance(owner, Operation) and is_inline(owner)
+    # A tile of the result is stored transposed, which one of rows of different outer indices would not be.
+    is_view |= any(isinstance(user, array.TransposeOp) for user in users(op.results[0]))
+    if is_view or len(free) < 2 or free[-1] - free[0] >= len(free):
+        return op
+    inner = left.shape[free[-1]]
+    if rows in (0, inner) or (inner > STREAMED_ROWS and rows > MERGED_ROWS):
+        return op
+    gone, first = len(free) - 1, free[0]
+    merged_shape = (*left.shape[:first], rows, *left.shape[free[-1] + 1 :])
+    result = array_type(op.results[0])
+    batch = len(left.batch)
+    merged = array.ContractOp(
+        arguments=[_reshaped(op, left.value, merged_shape), op.operands[1]],
+        left_batch=tuple(d if d < first else d - gone for d in left.batch),
+        right_batch=op.right_batch,
+        left_contract=tuple(d if d < first else d - gone for d in left.contracted),
+        right_contract=op.right_contract,
+        outputs=[tensor(ArrayType((*result.shape[:batch], rows, *result.shape[batch + len(free) :]), result.dtype))],
+    )
+    insert_like(op, merged)
+    _replace(op, _reshaped(op, merged.results[0], result.shape))
+    return merged
 
 
 def _narrow_users(wide: SSAValue, narrow: SSAValue) -> None:

@@ -14,12 +14,12 @@ from tilewright.cost.vectors.register_blocks import RegisterBlock, micro_kernel_
 from tilewright.cost.vectors.split_products import split_tile
 from tilewright.cost.vectors.tiles import (
     READ_ONCE_ROWS,
-    ROWS_ALONG_DEPTH,
     along_depth_tile,
     exchanged_tile,
     is_streamed,
     matrix_tile,
     read_once_tile,
+    rows_along_depth,
     streaming_tile,
     turned_tile,
 )
@@ -131,7 +131,7 @@ class VectorPlanner(msgspec.Struct, frozen=True):
         if is_streamed(last_rows, last_columns, result.dtype) and reads_columns(group, op):
             tile = streaming_tile(last_rows, last_columns, last_depth, result.dtype, self.machine, share)
             return vector_matmul(op, tile)
-        if last_rows <= ROWS_ALONG_DEPTH and reads_along_depth(group, op):
+        if last_rows <= rows_along_depth(result.dtype, self.machine) and reads_along_depth(group, op):
             tile = along_depth_tile(last_rows, last_columns, last_depth, result.dtype, self.machine, share)
             return vector_matmul(op, tile)
         once = self._reading_once(group, op)

@@ -7,20 +7,20 @@ rows that meet it. One whose columns are apart or of another type is packed by a
 it along its depth. Last, because it needs the register blocks of the matmuls.
 
 Before:
-    func.func @main(%x: tensor<8x4xf32>, %w: tensor<3x4xf32>) -> tensor<8x3xf32> {
-      %y = array.call(%x, %w) {callee = "contract_0"} : tensor<8x3xf32>
-      func.return %y : tensor<8x3xf32>
+    func.func @main(%x: tensor<9x4xf32>, %w: tensor<3x4xf32>) -> tensor<9x3xf32> {
+      %y = array.call(%x, %w) {callee = "contract_0"} : tensor<9x3xf32>
+      func.return %y : tensor<9x3xf32>
     }
     tile.kernel() {sym_name = "contract_0", grid = array<i64>, effects = ["in", "in", "out"]} do {
-    ^bb0(%x: !tile.ref<tensor<8x4xf32>>, %w: !tile.ref<tensor<3x4xf32>>, %out: !tile.ref<tensor<8x3xf32>>):
+    ^bb0(%x: !tile.ref<tensor<9x4xf32>>, %w: !tile.ref<tensor<3x4xf32>>, %out: !tile.ref<tensor<9x3xf32>>):
       scheduled.parallel() {extents = array<i64: 1>, grain = 1 : index} do {
       ^bb0(%i: index):
-        %total = scheduled.alloc() : !tile.ref<tensor<8x16xf32>, "worker">
-        scheduled.dot(%x, %w, %total) {extents = array<i64: 8, 3, 4>, block = "(2, 16) : [2@reg*2 | 2@reg 8@simd]",
+        %total = scheduled.alloc() : !tile.ref<tensor<9x16xf32>, "worker">
+        scheduled.dot(%x, %w, %total) {extents = array<i64: 9, 3, 4>, block = "(2, 16) : [2@reg*2 | 2@reg 8@simd]",
           left_map = affine_map<(d0, d1) -> (d0, d1)>, right_map = affine_map<(d0, d1) -> (d1, d0)>,
           accumulate = false}
         scheduled.nest() do {
-          %y = tile.load(%total) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<8x3xf32>
+          %y = tile.load(%total) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<9x3xf32>
           tile.store(%y, %out) {map = affine_map<(d0, d1) -> (d0, d1)>}
           scheduled.end()
         }
@@ -29,12 +29,12 @@ Before:
       tile.yield()
     }
 After:
-    func.func @main(%x: tensor<8x4xf32>, %w: tensor<3x4xf32>) -> tensor<8x3xf32> {
-      %y = array.call(%x, %w) {callee = "contract_0"} : tensor<8x3xf32>
-      func.return %y : tensor<8x3xf32>
+    func.func @main(%x: tensor<9x4xf32>, %w: tensor<3x4xf32>) -> tensor<9x3xf32> {
+      %y = array.call(%x, %w) {callee = "contract_0"} : tensor<9x3xf32>
+      func.return %y : tensor<9x3xf32>
     }
     tile.kernel() {sym_name = "contract_0", grid = array<i64>, effects = ["in", "in", "out"]} do {
-    ^bb0(%x: !tile.ref<tensor<8x4xf32>>, %w: !tile.ref<tensor<3x4xf32>>, %out: !tile.ref<tensor<8x3xf32>>):
+    ^bb0(%x: !tile.ref<tensor<9x4xf32>>, %w: !tile.ref<tensor<3x4xf32>>, %out: !tile.ref<tensor<9x3xf32>>):
       %panels = scheduled.alloc() : !tile.ref<tensor<16x4xf32>, "shared", "(16, 4) : [1@mem*64 16@mem | 4@mem*16]">
       scheduled.parallel() {extents = array<i64: 1>, grain = 1 : index} do {
       ^bb0(%panel: index):
@@ -49,12 +49,12 @@ After:
       scheduled.barrier() {scope = "team"}
       scheduled.parallel() {extents = array<i64: 1>, grain = 1 : index} do {
       ^bb0(%i: index):
-        %total = scheduled.alloc() : !tile.ref<tensor<8x16xf32>, "worker">
-        scheduled.dot(%x, %panels, %total) {extents = array<i64: 8, 3, 4>, block = "(2, 16) : [2@reg*2 | 2@reg 8@simd]",
+        %total = scheduled.alloc() : !tile.ref<tensor<9x16xf32>, "worker">
+        scheduled.dot(%x, %panels, %total) {extents = array<i64: 9, 3, 4>, block = "(2, 16) : [2@reg*2 | 2@reg 8@simd]",
           left_map = affine_map<(d0, d1) -> (d0, d1)>, right_map = affine_map<(d0, d1) -> (d1, d0)>,
           accumulate = false}
         scheduled.nest() do {
-          %y = tile.load(%total) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<8x3xf32>
+          %y = tile.load(%total) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<9x3xf32>
           tile.store(%y, %out) {map = affine_map<(d0, d1) -> (d0, d1)>}
           scheduled.end()
         }
@@ -80,7 +80,7 @@ from tilewright import dtypes, ops
 from tilewright.cost.tiles import MatmulTile
 from tilewright.cost.vectors.products import Product, Right, best_right
 from tilewright.cost.vectors.register_blocks import RegisterBlock
-from tilewright.cost.vectors.tiles import ROWS_ALONG_DEPTH, is_streamed
+from tilewright.cost.vectors.tiles import is_streamed, rows_along_depth
 from tilewright.dialects import array, scheduled, tile
 from tilewright.dialects.base import array_type, tensor
 from tilewright.dialects.rewriting import erase, insert_before
@@ -148,7 +148,7 @@ def _pack(
         return  # there is nothing to pack, and no point of the grid that would read it
     layout = panel_layout(shape, depth_dim, column_dim, width)
     constants = _constant_operands(source, calls)
-    if constants is None and _reads_along_depth(dot, depth_dim):
+    if constants is None and _reads_along_depth(dot, depth_dim, unit.machine):
         return
     if constants is None and _reads_narrow_columns(dot, column_dim):
         return
@@ -306,13 +306,13 @@ def _in_words(map: AffineMap, depth_dim: int, group: int) -> AffineMap:
     return AffineMap(map.num_dims, map.num_symbols, results)
 
 
-def _reads_along_depth(dot: scheduled.DotOp, depth_dim: int) -> bool:
+def _reads_along_depth(dot: scheduled.DotOp, depth_dim: int, machine: Machine) -> bool:
     """Whether a matmul has few rows and operands with the depth inside, the right one of a type that is loaded as the
     one that it is computed in."""
-    right = tile.ref_type(dot.right)
-    converts = right.dtype.compute == tile.ref_type(dot.accumulator).dtype
+    right, dtype = tile.ref_type(dot.right), tile.ref_type(dot.accumulator).dtype
+    converts = right.dtype.compute == dtype
     inside = any(e == AffineExpr.dimension(1) for e in dot.left_map.results[-1].dfs())
-    return inside and depth_dim == len(right.shape) - 1 and converts and _rows(dot) <= ROWS_ALONG_DEPTH
+    return inside and depth_dim == len(right.shape) - 1 and converts and _rows(dot) <= rows_along_depth(dtype, machine)
 
 
 def _reads_narrow_columns(dot: scheduled.DotOp, column_dim: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from llvmlite import ir
 
@@ -90,11 +91,31 @@ class _RowDot:
             self._clear()
         if known is None:
             with loop(self.builder, i64(0), self.rows, 1, "row") as row:
-                self._emit_rows(row, 1)
+                self._emit_groups([(row, 1)])
             return
         most = min(MOST_ROWS, self.lanes)
-        for first in range(0, known, most):
-            self._emit_rows(i64(first), min(most, known - first))
+        count = -(-known // most)
+        ends = [known * n // count for n in range(count + 1)]
+        self._emit_groups([(i64(first), end - first) for first, end in pairwise(ends)])
+
+    def _emit_groups(self, groups: Sequence[tuple[Value, int]]) -> None:
+        """All groups of rows against some columns, which are near then, before the next columns: as many at a time as
+        there are lanes for."""
+        width = self.lanes // (1 << (max(rows for _, rows in groups) - 1).bit_length())
+        known = static(self.columns)
+        if known is not None:
+            width = min(width, 1 << (known - 1).bit_length())
+        whole = i64(known // width * width) if known is not None else self.builder.and_(self.columns, i64(-width))
+        if static(whole) != 0:
+            with loop(self.builder, i64(0), whole, width, "column") as column:
+                for row, rows in groups:
+                    self._emit_columns(row, rows, column, width, None)
+        if width == 1 or (known is not None and known % width == 0):
+            return
+        rest = self.builder.sub(self.columns, whole)
+        with self.builder.if_then(self.builder.icmp_signed(">", rest, i64(0))):
+            for row, rows in groups:
+                self._emit_columns(row, rows, whole, width, rest)
 
     def _clear(self) -> None:
         """Zeros, for the rows and columns that the operands lack."""
@@ -102,20 +123,6 @@ class _RowDot:
         every_row = loop(self.builder, i64(0), i64(rows), 1, "row")
         with every_row as row, loop(self.builder, i64(0), i64(columns), self.lanes, "column") as column:
             self._store(splat(self.shape, 0), row, column)
-
-    def _emit_rows(self, row: Value, rows: int) -> None:
-        """`rows` rows against all columns, as many columns at a time as there are lanes for."""
-        width = self.lanes // (1 << (rows - 1).bit_length())
-        known = static(self.columns)
-        whole = i64(known // width * width) if known is not None else self.builder.and_(self.columns, i64(-width))
-        if static(whole) != 0:
-            with loop(self.builder, i64(0), whole, width, "column") as column:
-                self._emit_columns(row, rows, column, width, None)
-        if width == 1 or (known is not None and known % width == 0):
-            return
-        rest = self.builder.sub(self.columns, whole)
-        with self.builder.if_then(self.builder.icmp_signed(">", rest, i64(0))):
-            self._emit_columns(row, rows, whole, width, rest)
 
     def _emit_columns(self, row: Value, rows: int, column: Value, width: int, present: Value | None) -> None:
         """A block of the result, of which only `present` columns exist if that is given: the last stands for others."""
