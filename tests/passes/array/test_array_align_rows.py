@@ -254,3 +254,23 @@ def test_operands_that_are_computed_along_many_paths() -> None:
     lines = [TURN, '%v0 = array.map(%t, %t) {fn = "minimum"} : tensor<64x96xf32>']
     lines += [f'%v{n} = array.map(%v{n - 1}, %v{n - 1}) {{fn = "minimum"}} : tensor<64x96xf32>' for n in range(1, 40)]
     assert stored(check_meaning(PASS, joined(" ".join(lines), "%x, %v39", 0, "128x96xf32"))) == [(64, 96)]
+
+
+@pytest.mark.parametrize(
+    ("indices", "axis", "apart"),
+    [(300, 0, True), (200, 0, False), (300, 1, False)],  # rows; few rows; columns, which are rows in memory
+)
+def test_transposed_arrays_are_stored_where_many_rows_are_gathered(indices: int, axis: int, apart: bool) -> None:
+    result = f"{indices}x{48 if axis == 0 else 256}xf32"
+    text = f"""
+    func.func @main(%x: tensor<48x256xf32>, %i: tensor<{indices}xi32>) -> tensor<{result}> {{
+      %t = array.transpose(%x) {{permutation = array<i64: 1, 0>}} : tensor<256x48xf32>
+      %e = array.map(%t) {{fn = "negative"}} : tensor<256x48xf32>
+      %z = array.gather(%e, %i) {{axes = array<i64: {axis}>}} : tensor<{result}>
+      func.return %z : tensor<{result}>
+    }}
+    """
+    if apart:
+        assert stored(check_meaning(PASS, text)) == [(256, 48)]
+    else:
+        check_unchanged(PASS, text)

@@ -5,8 +5,8 @@ such blocks, where an operand ends; nor can a loop that reduces a row and then r
 Transposed arrays are stored for such loops by kernels of their own. A transpose of a concatenation goes to the operands
 first: that of a transposed one is that array. So are right operands of contractions stored whose rows take elements
 apart or backwards along the depth, and other parts of arrays that would be packed again for each index of outer dims of
-the left operand. Reductions of short rows that follow each other in memory are one dim in a loop of their own. Windows
-are reduced as arrays are stored, and what is left is transposed.
+the left operand; and transposed arrays of which many rows are gathered. Reductions of short rows that follow each other
+in memory are one dim in a loop of their own. Windows are reduced as arrays are stored, and what is left is transposed.
 Before the loops are fused, which would take the transposes in.
 
 Before:
@@ -48,6 +48,8 @@ from tilewright.primitives import ArrayType
 
 # Elements of an operand that is worth a kernel.
 _LEAST_ELEMENTS = 4096
+# The part of a transposed array that is taken, at least, where that is worth a kernel: an element is a cache line.
+_LEAST_TAKEN = 1.0
 # Rows shorter than this are worth a kernel, of results for each of which at least so many elements are reduced.
 _SHORT_ROW, _MANY_TERMS = 32, 16
 _LINKS = (*ELEMENTWISE, array.BroadcastOp, array.TransposeOp, array.SliceOp, array.ReverseOp)
@@ -55,6 +57,7 @@ _JOINED = "an operand of a concatenation, read across its rows"
 _REDUCED = "rows that are reduced and read again"
 _SHORT = "short rows that follow each other in memory"
 _STRIDED = "a right operand whose rows take elements apart or backwards along the depth"
+_GATHERED = "rows that are gathered, whose elements are far apart"
 _REPEATED = "a part of an array that would be packed again for each outer index"
 
 
@@ -66,6 +69,8 @@ class ArrayAlignRowsPass(msgspec.Struct, frozen=True):
             joins = [op for op in block.ops if isinstance(op, array.ConcatOp)]
             for op in joins:
                 _align_operands(unit, block, op)
+            for op in [op for op in block.ops if isinstance(op, array.GatherOp)]:
+                _align_gathered_rows(unit, block, op)
             for op in [op for op in block.ops if isinstance(op, array.ContractOp)]:
                 _align_right_operand(unit, block, op)
             for op in [op for op in block.ops if isinstance(op, array.ReduceOp)]:
@@ -87,6 +92,17 @@ def _align_operands(unit: Unit, block: Block, op: array.ConcatOp) -> None:
         make_group(block, _chain(operand), "loop", _JOINED)
     subject = f"concat at {where(op)}"
     unit.remarks.append(Remark(ArrayAlignRowsPass.name, subject, f"{len(across)} operands stored first", _JOINED))
+
+
+def _align_gathered_rows(unit: Unit, block: Block, op: array.GatherOp) -> None:
+    """Store a transposed array of which many rows are gathered: each would be read across the array."""
+    value = op.operands[0]
+    source, taken = array_type(value), array_type(op.results[0]).size
+    if source.rank - 1 in op.axes or taken < max(_LEAST_ELEMENTS, _LEAST_TAKEN * source.size):
+        return
+    if any(_is_across(value, read) for read in _reads(value)):
+        make_group(block, _chain(value), "loop", _GATHERED)
+        unit.remarks.append(Remark(ArrayAlignRowsPass.name, f"gather at {where(op)}", "stored first", _GATHERED))
 
 
 def _align_right_operand(unit: Unit, block: Block, op: array.ContractOp) -> None:

@@ -28,7 +28,7 @@ After:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import msgspec
@@ -438,7 +438,7 @@ def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space, p
 
 
 def _is_joined(
-    op: Operation, at: tuple[object, ...], straight: tuple[object, ...], seen: Mapping[Operation, set[Any]]
+    op: Operation, at: tuple[object, ...], straight: tuple[object, ...], seen: Collection[Operation]
 ) -> bool:
     """Whether an operation gathers rows for a concatenation, whose loop is cut where operands end, so that each row is
     copied once."""
