@@ -114,6 +114,24 @@ class AllocOp(PlainOp):
 
 
 @operation
+class ViewOp(PlainOp):
+    """An array of 16- or 8-bit elements as one of words: 2 or 4 neighbours along its last dimension, the first in the
+    lowest bits."""
+
+    name = "scheduled.view"
+    source: SSAValue = operand(tile.RefType)
+    result: Result = result(tile.RefType)
+
+    def verify_(self) -> None:
+        source, words = tile.ref_type(self.source), tile.ref_type(self.result)
+        if source.layout.data or words.layout.data or source.space.data != words.space.data:
+            raise VerifyException("scheduled.view: its source has a layout, or is in another memory")
+        group = words.dtype.bits // source.dtype.bits
+        if words.dtype != dtypes.u32 or (*words.shape[:-1], words.shape[-1] * group) != source.shape:
+            raise VerifyException(f"scheduled.view: {source} is no array of the words of {words}")
+
+
+@operation
 class StageOp(PlainOp):
     """The tile of a ring that is number `map(symbols)`."""
 
@@ -521,7 +539,7 @@ class DotOp(PlainOp):
 Scheduled = Dialect(
     "scheduled",
     [
-        *(AllocOp, StageOp, CopyOp, CommitOp, WaitOp),
+        *(AllocOp, ViewOp, StageOp, CopyOp, CommitOp, WaitOp),
         *(RoleOp, SetRegistersOp, MmaWaitOp, RecordOp),
         *(ParallelOp, NestOp, EndOp, BarrierOp, TermsOp, MmaOp, DotOp),
         *asynchronous.OPERATIONS,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+import msgspec
 from xdsl.ir import BlockArgument, SSAValue
 
 from tilewright import schedules
 from tilewright.cost.tiles import MatmulTile
 from tilewright.cost.vectors.products import Product, Right
 from tilewright.cost.vectors.register_blocks import RegisterBlock
+from tilewright.cost.vectors.tiles import ROWS_ALONG_DEPTH, is_streamed
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.machines.machine import Machine, MatrixAtom
@@ -42,6 +44,27 @@ def matrix_atom_for(op: array.ContractOp, machine: Machine) -> MatrixAtom | None
     return None if atom is None or rows < atom.rows else atom
 
 
+def word_atom_for(group: array.FusedOp, op: array.ContractOp, machine: Machine) -> MatrixAtom | None:
+    """The instruction that multiplies words of the operands in a micro-kernel, or None: matmuls of few rows that read
+    the right operand once, as stored, take longer to read than to convert it."""
+    rows, columns, depth = last_sizes(op)
+    result = array_type(op.results[0])
+    accumulator = accumulator_of(result.dtype)
+    atom = machine.word_atom(*multiplied_types(op), accumulator)
+    if atom is None or matrix_atom_for(op, machine) is not None or depth < atom.group:
+        return None
+    if op.part is not None and op.part % atom.group:
+        return None  # a part would begin inside a word
+    if is_streamed(rows, columns, result.dtype) and reads_columns(group, op):
+        return None
+    return None if rows <= ROWS_ALONG_DEPTH and reads_along_depth(group, op) else atom
+
+
+def in_words(product: Product, group: int) -> Product:
+    """A matmul of words of `group` steps of the depth."""
+    return msgspec.structs.replace(product, depth=-(-product.depth // group))
+
+
 def vector_matmul(
     op: array.ContractOp,
     tile: MatmulTile,
@@ -71,18 +94,19 @@ def atom_of_parts(group: array.FusedOp, op: array.ContractOp, machine: Machine) 
     return machine.split_atom(left, right, accumulator_of(array_type(op.results[0]).dtype))
 
 
-def product_of(group: array.FusedOp) -> Product:
-    """Facts of a `contract` group for the cost model."""
+def product_of(group: array.FusedOp, words: MatrixAtom | None = None) -> Product:
+    """Facts of a `contract` group for the cost model, of operands that are multiplied as they are where an instruction
+    multiplies `words` of them."""
     op = contract_of(group)
     left, right, result = (array_type(value) for value in (*op.operands, op.results[0]))
     _, rows, columns = result_dims(op)
     summed: tuple[int, ...] = op.left_contract
     dtype = accumulator_of(result.dtype)
-    is_read = left.dtype == dtype and op.precision is None
+    is_read = (left.dtype == dtype or words is not None) and op.precision is None
     in_windows = reads_windows(group, op)
     in_place = bool(summed) and _lies_along(op.operands[0], summed[-1]) and is_read
     width = result.shape[columns[-1]] if columns else 1
-    return Product(
+    product = Product(
         rows=max(1, result.shape[rows[-1]] if rows else 1),
         columns=max(1, width),
         depth=math.prod(depth_sizes_of(op)) if in_windows else depth_of(op),
@@ -93,6 +117,7 @@ def product_of(group: array.FusedOp) -> Product:
         copies_left=not in_place and not in_windows,
         buffered=(len(summed) > 1 and not in_windows) or has_more(group, op),
     )
+    return product if words is None else in_words(product, words.group)
 
 
 def reads_windows(group: array.FusedOp, op: array.ContractOp) -> bool:

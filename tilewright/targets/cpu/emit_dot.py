@@ -110,8 +110,10 @@ def _emit_tiles(context: FunctionContext, op: scheduled.DotOp, instruction: Matr
 class _Product:
     def __init__(self, context: FunctionContext, op: scheduled.DotOp) -> None:
         self.context, self.op = context, op
-        left, self.right_dtype, accumulator = (tile.ref_type(ref).dtype for ref in (op.left, op.right, op.accumulator))
-        if not left == self.right_dtype.compute == accumulator:
+        types = tuple(tile.ref_type(ref).dtype for ref in (op.left, op.right, op.accumulator))
+        self.left_dtype, self.right_dtype, accumulator = types
+        self.words = context.machine.word_atom(types[0], types[0], accumulator) if op.group > 1 else None
+        if self.words is None and not self.left_dtype == self.right_dtype.compute == accumulator:
             raise CompilerBug("the operands of a matmul are not computed in the accumulator's type")
         self.builder: Builder = context.builder
         self.type = tile.ref_type(op.accumulator)
@@ -204,13 +206,13 @@ class _Product:
         """`height` rows from `row` on; the `block`-th block of rows looks ahead for its part of the next panel."""
         builder, left = self.builder, self.left
         item, pitch, width = self.type.dtype.itemsize, self.acc.pitch, self.op.micro_tile[1]
-        a = offset_pointer(builder, left.pointer, multiply(builder, row, left.row_stride), item)
+        a = offset_pointer(builder, left.pointer, multiply(builder, row, left.row_stride), self.left_dtype.itemsize)
         start = add(builder, multiply(builder, row, pitch), multiply(builder, panel.number, width))
         c = offset_pointer(builder, self.acc.pointer, start, item)
         ahead = self._ahead(panel.following, block)
         room = panel.present if self.acc.rows is not None else width
-        types = self.type.dtype, self.right_dtype
-        kernel = MicroKernel(builder, *types, height, room, panel.present, self.lanes, ahead, panel.kept)
+        types = self.type.dtype, self.left_dtype, self.right_dtype
+        kernel = MicroKernel(builder, *types, height, room, panel.present, self.lanes, ahead, panel.kept, self.words)
         kernel.emit(
             Walk(a, left.depth_stride, left.row_stride),
             panel.walk,
@@ -247,7 +249,7 @@ class _Product:
     def _ahead_of_panel(self, panel: Value, block: Value, blocks: int) -> Ahead:
         """Each of the blocks prefetches an equal part of the panel, in full cache lines a trip."""
         line_bytes = self.context.machine.memory("l1").line_bytes
-        depth = self.op.shape[2]
+        depth = -(-self.op.shape[2] // self.op.group)
         panel_lines = -(-depth * self.op.micro_tile[1] * self.type.dtype.itemsize // line_bytes)
         trips = -(-depth // DEPTH_UNROLL)
         lines = -(-panel_lines // (trips * blocks))
