@@ -3,7 +3,7 @@ numbers, within the bound of f32 sums for others, on this host and by the meanin
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 import ml_dtypes
 import numpy as np
@@ -16,8 +16,10 @@ from tests.programs import Program, build
 from tests.sampling import sampled
 from tilewright import dtypes
 from tilewright.cost.vectors.register_blocks import register_blocks
+from tilewright.dialects import scheduled, tile
 from tilewright.frontend.build import build_module
 from tilewright.frontend.trace import Value
+from tilewright.machines.machine import load
 from tilewright.pipelines import array_to_tile, compile_module, tile_to_vectors
 from tilewright.schedules import VectorMatmul
 from tilewright.targets.cpu.host import host_machine
@@ -94,15 +96,37 @@ def test_sizes_at_random(seed: int) -> None:
         check_close(tw.jit(function, target="cpu")(left, right), x, w)
 
 
-@pytest.mark.parametrize("tile", [(16, 32, 10), (16, 32, 9), (5, 64, 34), (64, 96, 12), (9, 32, 8)], ids=str)
-def test_tiles_that_divide_nothing(tile: tuple[int, int, int]) -> None:
-    """Steps of an even depth have whole words; those of an odd depth begin inside one, and are multiplied as f32."""
+Source = Literal["in_place", "kept", "together"]
+
+
+@pytest.mark.parametrize("right", get_args(Source))
+@pytest.mark.parametrize("extents", [(16, 32, 10), (5, 64, 34), (64, 96, 12), (9, 32, 8), (67, 160, 33)], ids=str)
+def test_tiles_that_divide_nothing(
+    extents: tuple[int, int, int], right: Literal["in_place", "kept", "together"]
+) -> None:
+    """Sources of the right operand, and blocks of the depth, with an odd one last."""
     x, w = whole_numbers((67, 33), 3), whole_numbers((33, 150), 4)
-    known = register_blocks(dtypes.f32, host_machine())
-    block = next((b.rows, b.columns) for b in known if tile[1] % b.columns == 0)
-    lowered = tw.jit(matmul, target="cpu").lower(x, w)
-    found = lowered.compile(schedule=VectorMatmul(tile=tile, block=block))(x, w)
-    np.testing.assert_array_equal(found, exact(x, w).astype(BF16))
+    known = register_blocks(dtypes.f32, load(MACHINE))
+    block = next((b.rows, b.columns) for b in known if extents[1] % b.columns == 0)
+    lowered = tw.jit(matmul).lower(x, w)
+    schedule = VectorMatmul(tile=extents, block=block, right=right)
+    assert "vdpbf16ps" in lowered.compile(f"cpu:{MACHINE}", schedule=schedule).asm()
+    if has_words():
+        found = tw.jit(matmul, target=f"cpu:{MACHINE}", schedule=schedule)(x, w)
+        np.testing.assert_array_equal(found, exact(x, w).astype(BF16))
+
+
+def test_steps_that_begin_inside_a_word_are_multiplied_as_f32() -> None:
+    x, w = whole_numbers((67, 33), 3), whole_numbers((33, 150), 4)
+    lowered = tw.jit(matmul).lower(x, w)
+    block = next((b.rows, b.columns) for b in register_blocks(dtypes.f32, load(MACHINE)) if b.vectors == 2)
+    schedule = VectorMatmul(tile=(16, 32, 9), block=block)
+    assert "vdpbf16ps" not in lowered.compile(f"cpu:{MACHINE}", schedule=schedule).asm()
+
+
+def has_words() -> bool:
+    """Whether the host has the instruction."""
+    return host_machine().word_atom(dtypes.bf16, dtypes.bf16, dtypes.f32) is not None
 
 
 # ---- what is around a matmul ----------------------------------------------------------------------------------------
@@ -216,7 +240,9 @@ def test_scheduled_kernels_mean_the_matmul(
     for each in (*array_to_tile(unit.machine.model), *tile_to_vectors()):
         each.apply(unit)
         unit.module.verify()
-    assert "xui32" in str(unit.module)
+    dots = [op for kernel in unit.kernels() for op in kernel.walk() if isinstance(op, scheduled.DotOp)]
+    assert dots
+    assert all(tile.ref_type(dot.left).dtype == dtypes.bf16 for dot in dots)
     x, w = whole_numbers(left, 19), whole_numbers(right, 20)
     (found,) = run(unit, [x, w])
     plain = w if right_axis == len(left) - 2 else turned(w)

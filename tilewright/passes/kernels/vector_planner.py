@@ -198,8 +198,8 @@ class VectorPlanner(msgspec.Struct, frozen=True):
 
     def _word_atom(self, group: array.FusedOp, schedule: schedules.Matmul) -> MatrixAtom | None:
         """The instruction that multiplies words of a tile in register blocks; None where a step of the depth would
-        begin inside a word, or the right operand is read in place."""
-        if not isinstance(schedule, schedules.VectorMatmul) or schedule.block is None or schedule.right == "in_place":
+        begin inside a word."""
+        if not isinstance(schedule, schedules.VectorMatmul) or schedule.block is None:
             return None
         op = contract_of(group)
         atom = word_atom_for(group, op, self.machine)

@@ -113,7 +113,7 @@ def product_of(group: array.FusedOp, words: MatrixAtom | None = None) -> Product
         dtype=dtype,
         batches=max(1, batches_of(op)),
         pitch_bytes=right.shape[-1] * right.dtype.itemsize if right.rank else 0,
-        choices=(Right.IN_PLACE,) if in_windows else _right_choices(group, op),
+        choices=(Right.IN_PLACE,) if in_windows else _right_choices(group, op, words),
         copies_left=not in_place and not in_windows,
         buffered=(len(summed) > 1 and not in_windows) or has_more(group, op),
     )
@@ -134,7 +134,7 @@ def reads_windows(group: array.FusedOp, op: array.ContractOp) -> bool:
     return is_view and last not in summed and isinstance(array_behind(left), BlockArgument)
 
 
-def _right_choices(group: array.FusedOp, op: array.ContractOp) -> tuple[Right, ...]:
+def _right_choices(group: array.FusedOp, op: array.ContractOp, words: MatrixAtom | None) -> tuple[Right, ...]:
     """The treatments of the right operand. An array of the group, under transposes at most, is packed as a whole, or
     read in place if the matmul's columns are contiguous; an operand that the group computes is packed by each tile."""
     value = untransposed(op.operands[1])
@@ -142,7 +142,8 @@ def _right_choices(group: array.FusedOp, op: array.ContractOp) -> tuple[Right, .
         return (Right.ALONE,)
     if isinstance(group.operands[value.index].owner, array.ConstantOp):
         return (Right.READY,)
-    return (Right.IN_PLACE, Right.KEPT, Right.TOGETHER) if reads_array(group, op) else (Right.TOGETHER,)
+    is_read = reads_array(group, op) if words is None else reads_columns(group, op)
+    return (Right.IN_PLACE, Right.KEPT, Right.TOGETHER) if is_read else (Right.TOGETHER,)
 
 
 def reads_along_depth(group: array.FusedOp, op: array.ContractOp) -> bool:

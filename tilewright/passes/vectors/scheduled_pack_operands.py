@@ -85,11 +85,11 @@ from tilewright.dialects import array, scheduled, tile
 from tilewright.dialects.base import array_type, tensor
 from tilewright.dialects.rewriting import erase, insert_before
 from tilewright.dtypes import DType
-from tilewright.errors import CompilerBug, ScheduleError
+from tilewright.errors import ScheduleError
 from tilewright.layout import Iter, Layout
 from tilewright.machines.machine import Machine, MatrixAtom
-from tilewright.passes.affine_access import Form, Index, linear_form
 from tilewright.passes.base import Remark, Unit, blocks_of
+from tilewright.passes.vectors.word_panels import load_words, map_in_words, starts_at_words
 from tilewright.primitives import ArrayType
 from tilewright.schedules import VectorMatmul
 
@@ -173,10 +173,7 @@ def _pack(
         unit.remarks.append(Remark("scheduled-pack-operands", subject, "packed at compile time", "a captured array"))
         return
     if constants is None and place == Right.KEPT:
-        dot.keep = True
-        unit.remarks.append(
-            Remark("scheduled-pack-operands", subject, "kept by the first rows", "other rows read it again")
-        )
+        _keep(unit, kernel, dot, source)
         return
     packed[key] = _pack_at_run_time(kernel, source, dtype, depth_dim, column_dim, width)
     dot.operands[1] = packed[key]
@@ -185,17 +182,28 @@ def _pack(
     )
 
 
-def _place(unit: Unit, dot: scheduled.DotOp, shape: tuple[int, ...], depth_dim: int) -> Right:
-    """The cheapest source of a right operand whose columns are adjacent."""
+def _keep(unit: Unit, kernel: tile.KernelOp, dot: scheduled.DotOp, source: SSAValue) -> None:
+    """Have the first rows keep what they read of an array."""
+    dot.keep = True
+    subject = f"operand {source.index} of {kernel.sym_name}"  # type: ignore[attr-defined]  a block argument
+    unit.remarks.append(
+        Remark("scheduled-pack-operands", subject, "kept by the first rows", "other rows read it again")
+    )
+
+
+def _place(unit: Unit, dot: scheduled.DotOp, shape: tuple[int, ...], depth_dim: int, group: int = 1) -> Right:
+    """The cheapest source of a right operand whose columns are adjacent, multiplied in words of `group` steps."""
     dtype = tile.ref_type(dot.accumulator).dtype
     height, width = dot.micro_tile
     lanes = unit.machine.lanes(dtype)
     batches = math.prod(n for d, n in enumerate(shape) if d not in (depth_dim, len(shape) - 1))
     choices = (Right.IN_PLACE, Right.KEPT, Right.TOGETHER)
-    pitch_bytes = shape[-1] * dtype.itemsize
-    product = Product(_rows(dot), shape[-1], shape[depth_dim], dtype, max(1, batches), pitch_bytes, choices)
+    pitch_bytes = shape[-1] * dtype.itemsize // group
+    steps = -(-shape[depth_dim] // group)
+    product = Product(_rows(dot), shape[-1], steps, dtype, max(1, batches), pitch_bytes, choices)
     block = RegisterBlock(height, max(1, width // lanes), lanes)
-    return best_right(product, MatmulTile(*dot.shape), block, unit.machine, unit.threads)
+    rows, columns, depth = dot.shape
+    return best_right(product, MatmulTile(rows, columns, -(-depth // group)), block, unit.machine, unit.threads)
 
 
 def _decided(unit: Unit, kernel: str, place: Right) -> Right:
@@ -235,16 +243,25 @@ def _pack_vector_words(
     instruction: MatrixAtom,
     packed: dict[tuple[SSAValue, int, int, int], SSAValue],
 ) -> None:
-    """Panels of words of an array, made when the program is compiled or by all threads together, where the matmul
+    """Words of an array whose columns are side by side are made where they are read, or kept by the first rows. Other
+    arrays are packed in panels of words, when the program is compiled or by all threads together, where the matmul
     starts at whole words; else by each tile for itself."""
     group, width = instruction.group, dot.micro_tile[1]
     depth_dim, column_dim = operand_dims(dot.right_map)
     source, shape = dot.right, tile.ref_type(dot.right).shape
     constants = _constant_operands(source, calls)
-    in_words = 0 not in shape and _starts_at_words(dot, depth_dim, group)
+    if isinstance(source, BlockArgument) and constants is None and column_dim == len(shape) - 1 and 0 not in shape:
+        place = Right.KEPT
+        if not _is_rare(dot):
+            place = _decided(unit, kernel.sym_name, _place(unit, dot, shape, depth_dim, group))
+        if place == Right.KEPT:
+            _keep(unit, kernel, dot, source)
+        if place != Right.TOGETHER:
+            return
+    whole = 0 not in shape and starts_at_words(dot, depth_dim, group)
     own = constants is not None and len(list(source.uses)) == 1
-    if not isinstance(source, BlockArgument) or not in_words or own or _is_rare(dot):
-        _pack_words(unit, kernel, dot, calls if in_words else (), instruction)
+    if not isinstance(source, BlockArgument) or not whole or own or _is_rare(dot):
+        _pack_words(unit, kernel, dot, calls if whole else (), instruction)
         return
     key = (source, depth_dim, column_dim, width)
     if key not in packed:
@@ -255,7 +272,7 @@ def _pack_vector_words(
             Remark("scheduled-pack-operands", subject, "packed by all threads", "words of an operand known at run time")
         )
     dot.operands[1] = packed[key]
-    dot.right_map = _in_words(dot.right_map, depth_dim, group)
+    dot.right_map = map_in_words(dot.right_map, depth_dim, group)
 
 
 def _pack_words(
@@ -273,12 +290,12 @@ def _pack_words(
         layout = panel_layout(words, depth_dim, column_dim, width)
         new_type = tile.ref(ArrayType(words, dtypes.u32), "", str(layout))
         dot.right._type = new_type  # type: ignore[attr-defined]  block arguments have no setter
-        dot.right_map = _in_words(dot.right_map, depth_dim, group)
+        dot.right_map = map_in_words(dot.right_map, depth_dim, group)
         return
     depth, columns = -(-dot.shape[2] // group), -(-dot.shape[1] // width) * width
     type = ArrayType((depth, columns), dtypes.u32)
     body = Block()
-    _store_panels(dot, body, _words(body, dot.right, dot.symbols, dot.right_map, group, type), width)
+    _store_panels(dot, body, load_words(body, dot.right, dot.symbols, dot.right_map, group, type), width)
 
 
 def _store_panels(dot: scheduled.DotOp, body: Block, value: SSAValue, width: int) -> None:
@@ -292,78 +309,6 @@ def _store_panels(dot: scheduled.DotOp, body: Block, value: SSAValue, width: int
     insert_before(dot, alloc, scheduled.NestOp(body=Region(body)))
     dot.operands[1] = alloc.result
     dot.right_map = AffineMap(2, len(dot.symbols), _PLAIN.results)
-
-
-def _words(
-    body: Block,
-    source: SSAValue,
-    symbols: Sequence[SSAValue],
-    map: AffineMap,
-    group: int,
-    type: ArrayType,
-) -> SSAValue:
-    """Steps of the depth side by side, the first in the lowest bits. `map` is from (step, column), the first of its
-    dims counting words."""
-    bits = {2: dtypes.u16, 4: dtypes.u8}[group]
-    steps = [_step_bits(body, source, symbols, map, step, group, type, bits) for step in range(group)]
-    total = steps[0]
-    for step in range(1, group):
-        shift = tile.FullOp(value=step * bits.bits, result=tensor(type))
-        moved = tile.MapOp(arguments=[steps[step], shift.result], fn="shift_left", outputs=[tensor(type)])
-        joined = tile.MapOp(arguments=[total, moved.results[0]], fn="bitwise_or", outputs=[tensor(type)])
-        body.add_ops([shift, moved, joined])
-        total = joined.results[0]
-    return total
-
-
-def _step_bits(
-    body: Block,
-    source: SSAValue,
-    symbols: Sequence[SSAValue],
-    map: AffineMap,
-    step: int,
-    group: int,
-    type: ArrayType,
-    bits: DType,
-) -> SSAValue:
-    """One step of the depth of each word, in the lowest bits of words of their own; 0 beyond the end."""
-    dtype = tile.ref_type(source).dtype
-    depth = AffineExpr.dimension(0) * group + step
-    own = [AffineExpr.symbol(i) for i in range(map.num_symbols)]
-    results = tuple(e.replace_dims_and_symbols([depth, AffineExpr.dimension(1)], own) for e in map.results)
-    load = tile.LoadOp(
-        source=source,
-        symbols=symbols,
-        map=AffineMap(2, map.num_symbols, results),
-        fill=0.0 if dtype.is_float else 0,
-        result=tensor(ArrayType(type.shape, dtype)),
-    )
-    raw = tile.BitcastOp(arguments=[load.result], outputs=[tensor(ArrayType(type.shape, bits))])
-    wide = tile.CastOp(arguments=[raw.results[0]], outputs=[tensor(type)])
-    body.add_ops([load, raw, wide])
-    return wide.results[0]
-
-
-def _starts_at_words(dot: scheduled.DotOp, depth_dim: int, group: int) -> bool:
-    """Whether the depth of a matmul starts at a whole word of its right operand."""
-    form = linear_form(dot.right_map.results[depth_dim], (Index(0), Index(1)))
-    return form is not None and _is_multiple(form, group)
-
-
-def _is_multiple(start: Form, group: int) -> bool:
-    return not any(c % group for c in (start.constant, *(c for _, c in start.symbols)))
-
-
-def _in_words(map: AffineMap, depth_dim: int, group: int) -> AffineMap:
-    """A map whose coordinate along the depth counts words: it starts at whole words."""
-    form = linear_form(map.results[depth_dim], (Index(0), Index(1)))
-    if form is None or not _is_multiple(form, group):
-        raise CompilerBug("a matmul starts inside a word")
-    expression = AffineExpr.dimension(0) + form.constant // group
-    for symbol, coefficient in form.symbols:
-        expression = expression + AffineExpr.symbol(symbol) * (coefficient // group)
-    results = tuple(expression if d == depth_dim else e for d, e in enumerate(map.results))
-    return AffineMap(map.num_dims, map.num_symbols, results)
 
 
 def _reads_along_depth(dot: scheduled.DotOp, depth_dim: int) -> bool:
@@ -572,7 +517,7 @@ def _pack_nest(
     block = Block()
     type = tile.ref_type(source)
     if group > 1:
-        words = _words(block, source, indices, map, group, ArrayType(extents, dtypes.u32))
+        words = load_words(block, source, indices, map, group, ArrayType(extents, dtypes.u32))
         block.add_op(tile.StoreOp(value=words, destination=target, symbols=indices, map=map))
         block.add_op(scheduled.EndOp())
         return scheduled.NestOp(body=Region(block))

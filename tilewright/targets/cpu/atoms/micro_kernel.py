@@ -211,6 +211,8 @@ class MicroKernel:
         """`unroll` steps of the depth a trip, and those that are left one by one; last, part of a word."""
         group = self._group
         left = replace(left, depth_stride=left.depth_stride * group)
+        if self._joins_rows:
+            right = replace(right, depth_stride=right.depth_stride * group)
         steps = depth if group == 1 else self._divided(depth, group)
         known = static(steps)
         whole: Value = self.builder.and_(steps, i64(-unroll)) if known is None else i64(known // unroll * unroll)
@@ -225,6 +227,11 @@ class MicroKernel:
     def _group(self) -> int:
         """Steps of the depth in a word."""
         return 1 if self.words is None else self.words.group
+
+    @property
+    def _joins_rows(self) -> bool:
+        """Whether the words of the right operand are made of its rows."""
+        return self.words is not None and self.right_dtype == self.left_dtype
 
     def _divided(self, value: Value, divisor: int) -> Value:
         known = static(value)
@@ -261,7 +268,8 @@ class MicroKernel:
             for offset in moved:
                 self._prefetch(ahead.pointers if ahead is not None else (), offset)
             for position in range(step):
-                columns = self._columns(self._at(b, position * right.depth_stride, self.right_dtype), is_part)
+                start = self._at(b, position * right.depth_stride, self.right_dtype)
+                columns = self._columns(start, right.depth_stride // self._group, is_part)
                 if self.kept is not None:
                     self._keep(columns, self._at(panels[0], position * self.kept.depth_stride))
                 row = self._at(a, position * left.depth_stride, self.left_dtype)
@@ -357,23 +365,37 @@ class MicroKernel:
             return builder.zext(builder.load(pointer, align=item, typ=ir.IntType(self.left_dtype.bits)), I32)
         return builder.load(pointer, align=item, typ=I32)
 
-    def _columns(self, b: Value, is_part: bool) -> list[Value]:
-        """The columns of the right operand at one step of the depth."""
-        columns = [self._column_vector(b, first) for first in range(0, self.present, self.lanes)]
+    def _columns(self, b: Value, pitch: int, is_part: bool) -> list[Value]:
+        """The columns of the right operand at one step of the depth; rows that are joined are `pitch` apart."""
+        firsts = range(0, self.present, self.lanes)
+        if self._joins_rows:
+            return [self._joined(b, first, pitch, 1 if is_part else self._group) for first in firsts]
+        columns = [self._column_vector(b, first) for first in firsts]
         if not is_part:
             return columns
         mask = splat(ir.VectorType(I32, self.lanes), (1 << self.left_dtype.bits) - 1)
         return [self.builder.and_(column, mask) for column in columns]
 
+    def _joined(self, b: Value, first: int, pitch: int, rows: int) -> Value:
+        """A vector of words of some rows of the right operand."""
+        builder, shape = self.builder, ir.VectorType(I32, self.lanes)
+        total = builder.zext(self._stored_vector(b, first), shape)
+        for row in range(1, rows):
+            bits = builder.zext(self._stored_vector(self._at(b, row * pitch, self.right_dtype), first), shape)
+            total = builder.or_(total, builder.shl(bits, splat(shape, row * self.right_dtype.bits)))
+        return total
+
     def _column_vector(self, b: Value, first: int) -> Value:
+        """A vector of the right operand as it is multiplied."""
+        return widen(self.builder, self._stored_vector(b, first), self.right_dtype)
+
+    def _stored_vector(self, b: Value, first: int) -> Value:
         """A vector of the right operand, zeros where it has no columns."""
         dtype = self.right_dtype
         pointer, shape = self._at(b, first, dtype), load_form(dtype, self.lanes)
         if first + self.lanes <= self.present:
-            loaded = self.builder.load(pointer, align=dtype.itemsize, typ=shape)
-        else:
-            loaded = masked_load(self.builder, pointer, self._mask(self.present - first), shape, dtype.itemsize)
-        return widen(self.builder, loaded, dtype)
+            return self.builder.load(pointer, align=dtype.itemsize, typ=shape)
+        return masked_load(self.builder, pointer, self._mask(self.present - first), shape, dtype.itemsize)
 
     def _multiply_add(self, x: Value, y: Value, total: Value) -> Value:
         if self.words is not None:
