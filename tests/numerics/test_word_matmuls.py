@@ -3,29 +3,35 @@ numbers, within the bound of f32 sums for others, on this host and by the meanin
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Literal, get_args
 
 import ml_dtypes
 import numpy as np
 import pytest
+from xdsl.ir import Block
+from xdsl.utils.exceptions import VerifyException
 
 import tilewright as tw
 from tests.fuzz.guarded_memory import guarded_copy
-from tests.passes.pass_support import run, unit_of
+from tests.passes.pass_support import remarks, run, unit_of
 from tests.programs import Program, build
 from tests.sampling import sampled
 from tilewright import dtypes
 from tilewright.cost.vectors.register_blocks import register_blocks
-from tilewright.dialects import scheduled, tile
+from tilewright.dialects import array, scheduled, tile
 from tilewright.frontend.build import build_module
 from tilewright.frontend.trace import Value
 from tilewright.machines.machine import load
+from tilewright.passes.base import Unit
 from tilewright.pipelines import array_to_tile, compile_module, tile_to_vectors
+from tilewright.primitives import ArrayType
 from tilewright.schedules import VectorMatmul
 from tilewright.targets.cpu.host import host_machine
 
 Tensor = np.ndarray[Any, Any]
-BF16 = ml_dtypes.bfloat16
+BF16, BF = ml_dtypes.bfloat16, dtypes.bf16
 MACHINE = "x86-64-v4-bf16"
 # Each f32 addition or multiplication is off by at most half of this, of a bf16 result by half of the other.
 F32_EPS, BF16_EPS = 2.0**-23, 2.0**-7
@@ -214,7 +220,9 @@ def test_bits_do_not_depend_on_threads() -> None:
 # ---- kernels --------------------------------------------------------------------------------------------------------
 
 
-def contraction(left: tuple[int, ...], right: tuple[int, ...], right_axis: int, result: str = "bf16") -> Program:
+def contraction(
+    left: tuple[int, ...], right: tuple[int, ...], right_axis: int, result: str
+) -> Callable[[Program], list[Value]]:
     batch = len(left) - 2
 
     def make(p: Program) -> list[Value]:
@@ -222,7 +230,7 @@ def contraction(left: tuple[int, ...], right: tuple[int, ...], right_axis: int, 
         axes = {"left_batch": tuple(range(batch)), "right_batch": tuple(range(batch)), "dtype": result}
         return list(p.add("contract", arrays, left_contract=(batch + 1,), right_contract=(right_axis,), **axes))
 
-    return build(make)
+    return make
 
 
 @pytest.mark.parametrize("result", ["bf16", "f32"])
@@ -235,11 +243,8 @@ def test_scheduled_kernels_mean_the_matmul(
     left: tuple[int, ...], right: tuple[int, ...], right_axis: int, result: str
 ) -> None:
     """On any host: no instruction is executed but NumPy's."""
-    program = contraction(left, right, right_axis, result)
-    unit = unit_of(build_module(program), dict(program.constants), MACHINE)
-    for each in (*array_to_tile(unit.machine.model), *tile_to_vectors()):
-        each.apply(unit)
-        unit.module.verify()
+    make = contraction(left, right, right_axis, result)
+    unit, program = scheduled_unit(make), build(make)
     dots = [op for kernel in unit.kernels() for op in kernel.walk() if isinstance(op, scheduled.DotOp)]
     assert dots
     assert all(tile.ref_type(dot.left).dtype == dtypes.bf16 for dot in dots)
@@ -274,3 +279,71 @@ def test_other_types_are_multiplied_as_they_were() -> None:
     for dtype in (np.float32, np.float16):
         arrays = np.zeros((64, 64), dtype), np.zeros((64, 64), dtype)
         assert "vdpbf16ps" not in tw.jit(matmul).lower(*arrays).compile(f"cpu:{MACHINE}").asm()
+
+
+# ---- panels ---------------------------------------------------------------------------------------------------------
+
+
+def scheduled_unit(make: Callable[[Program], list[Value]]) -> Unit:
+    """A program on the machine with words, its operands packed."""
+    program = build(make)
+    unit = unit_of(build_module(program), dict(program.constants), MACHINE)
+    for each in (*array_to_tile(unit.machine.model), *tile_to_vectors()):
+        each.apply(unit)
+        unit.module.verify()
+    return unit
+
+
+@pytest.mark.parametrize("depth", [6, 7])
+def test_captured_arrays_are_packed_in_words(depth: int) -> None:
+    """Element by element: of each panel all words of a row of two steps, the first step in the lower bits, zeros beyond
+    the end."""
+    weights = fractions((depth, 20), 21)
+
+    def make(p: Program) -> list[Value]:
+        return [p.dot(p.array(9, depth, dtype=BF), p.constant(weights, ArrayType(weights.shape, BF)), 0, 1, 0)]
+
+    unit = scheduled_unit(make)
+    (op,) = (op for op in unit.main.walk() if isinstance(op, array.ConstantOp))
+    (dot,) = (op for op in unit.module.walk() if isinstance(op, scheduled.DotOp))
+    width, steps = dot.micro_tile[1], -(-depth // 2)
+    expected = np.zeros(-(-20 // width) * steps * width, np.uint32)
+    for k in range(depth):
+        for n in range(20):
+            at = n // width * steps * width + k // 2 * width + n % width
+            expected[at] |= np.uint32(weights.view(np.uint16)[k, n]) << np.uint32(16 * (k % 2))
+    np.testing.assert_array_equal(unit.constants[op.resource], expected)
+
+
+@pytest.mark.parametrize(("depth", "views"), [(40, 1), (41, 0)])
+def test_arrays_with_the_depth_inside_are_packed_as_the_words_that_they_hold(depth: int, views: int) -> None:
+    """An even depth has whole words in each row."""
+    unit = scheduled_unit(lambda p: [p.dot(p.array(90, depth, dtype=BF), p.array(70, depth, dtype=BF), 0, 1, 1)])
+    assert sum(isinstance(op, scheduled.ViewOp) for op in unit.module.walk()) == views
+    expected = [("packed by all threads", "words of an operand known at run time")]
+    assert remarks(unit, "scheduled-pack-operands") == expected
+
+
+def test_the_first_rows_of_many_keep_words() -> None:
+    unit = scheduled_unit(lambda p: [p.dot(p.array(128, 512, dtype=BF), p.array(512, 600, dtype=BF), 0, 1, 0)])
+    assert remarks(unit, "scheduled-pack-operands") == [("kept by the first rows", "other rows read it again")]
+
+
+def test_a_view_has_all_elements_of_its_array() -> None:
+    ref = tile.ref(ArrayType((4, 6), BF))
+    kernel = Block(arg_types=[ref])
+    for shape, message in (((4, 3), None), ((4, 6), "no array of the words"), ((2, 6), "no array of the words")):
+        view = scheduled.ViewOp(source=kernel.args[0], result=tile.ref(ArrayType(shape, dtypes.u32)))
+        with nullcontext() if message is None else pytest.raises(VerifyException, match=message):
+            view.verify()
+
+
+def test_machines_state_instructions_of_words_apart_from_those_of_matrices() -> None:
+    words, matrices = load(MACHINE), load("x86-64-amx")
+    assert words.matrix_atom(BF, BF, dtypes.f32, 64) is None
+    atom = words.word_atom(BF, BF, dtypes.f32)
+    assert atom is not None
+    assert (atom.name, atom.group) == ("vdpbf16ps", 2)
+    assert words.matrix_peak_flops("bf16") == 2 * words.peak_flops(dtypes.f32)
+    assert matrices.word_atom(BF, BF, dtypes.f32) is None
+    assert all(words.word_atom(*types) is None for types in ((BF, BF, BF), (dtypes.f16, dtypes.f16, dtypes.f32)))
