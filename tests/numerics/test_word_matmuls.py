@@ -236,7 +236,7 @@ def contraction(
 @pytest.mark.parametrize("result", ["bf16", "f32"])
 @pytest.mark.parametrize(
     ("left", "right", "right_axis"),
-    [((37, 21), (21, 50), 0), ((37, 22), (50, 22), 1), ((5, 30, 33), (5, 17, 33), 2), ((64, 4100), (4100, 40), 0)],
+    [((37, 21), (21, 50), 0), ((37, 22), (50, 22), 1), ((5, 50, 33), (5, 17, 33), 2), ((64, 4100), (4100, 40), 0)],
     ids=str,
 )
 def test_scheduled_kernels_mean_the_matmul(
@@ -273,6 +273,13 @@ def test_rows_that_are_bound_by_reading_are_multiplied_as_f32(shape: tuple[int, 
     rows, depth, columns = shape
     arrays = np.zeros((rows, depth), BF16), np.zeros((depth, columns), BF16)
     assert "vdpbf16ps" not in tw.jit(matmul).lower(*arrays).compile(f"cpu:{MACHINE}").asm()
+
+
+@pytest.mark.parametrize(("rows", "depth", "words"), [(8, 63, False), (8, 64, True), (70, 63, True)])
+def test_few_rows_of_an_odd_depth_are_multiplied_as_f32(rows: int, depth: int, words: bool) -> None:
+    """Where the right operand is contiguous along it, its words begin anywhere."""
+    arrays = np.zeros((rows, depth), BF16), np.zeros((40, depth), BF16)
+    assert ("vdpbf16ps" in tw.jit(by_rows).lower(*arrays).compile(f"cpu:{MACHINE}").asm()) == words
 
 
 def test_other_types_are_multiplied_as_they_were() -> None:
