@@ -173,9 +173,9 @@ MUTANTS: tuple[Mutant, ...] = (
     # packing
     Mutant(
         "computed panels of one vector",
-        "passes.vectors.vector_space:VectorSpace.atoms",
-        "packed_panels_b(right.shape, block.columns)",
-        "packed_panels_b(right.shape, block.lanes)",
+        "passes.vectors.vector_space:VectorSpace._micro_kernel",
+        "packed_panels_b(right.shape, block.columns, group)",
+        "packed_panels_b(right.shape, block.lanes, group)",
     ),
     Mutant(
         "constant panels in the wrong order",
@@ -241,7 +241,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _cpu(
         "depth tail dropped",
         "cpu.atoms.micro_kernel:MicroKernel._whole_depth",
-        "whole, depth, 1, totals)",
+        "whole, steps, 1, totals)",
         "whole, whole, 1, totals)",
     ),
     _cpu(

@@ -106,6 +106,12 @@ class MatrixAtom(msgspec.Struct, frozen=True):
         """Number of MMAs between parts."""
         return self.parts * (self.parts + 1) // 2
 
+    @property
+    def is_vector(self) -> bool:
+        """Whether it multiplies a word of one row, in all lanes of a vector register, by a vector of words: the inner
+        step of a micro-kernel."""
+        return self.rows == 1
+
 
 class AtomFamily(msgspec.Struct, frozen=True):
     """Facts of the MMA instructions of one name, for machines with warps. The layouts of their operands and sums are
@@ -226,11 +232,17 @@ class Machine(msgspec.Struct, frozen=True, eq=False):
     grid: CoreGrid | None = None
 
     def matrix_atom(self, left: DType, right: DType, accumulator: DType, depth: int) -> MatrixAtom | None:
-        """The instruction that multiplies matrices of these types, where there is one and the depth is made of its
-        steps."""
+        """The instruction that multiplies matrices of several rows of these types, where there is one and the depth is
+        made of its steps."""
         types = (left.name, right.name, accumulator.name)
         found = (a for a in self.matrix_atoms if (a.left, a.right, a.accumulator) == types and a.parts == 1)
-        return next((a for a in found if depth and depth % a.depth == 0), None)
+        return next((a for a in found if not a.is_vector and depth and depth % a.depth == 0), None)
+
+    def word_atom(self, left: DType, right: DType, accumulator: DType) -> MatrixAtom | None:
+        """The instruction that multiplies vectors of words of these types, where there is one."""
+        types = (left.name, right.name, accumulator.name)
+        found = (a for a in self.matrix_atoms if (a.left, a.right, a.accumulator) == types)
+        return next((a for a in found if a.is_vector), None)
 
     def split_atom(self, left: DType, right: DType, accumulator: DType) -> MatrixAtom | None:
         """The MMA instruction that multiplies matrices of these types in parts, or None."""

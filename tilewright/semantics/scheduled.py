@@ -72,6 +72,8 @@ class Interpreter(TileInterpreter):
         if isinstance(op, scheduled.DotOp):
             _run_dot(op, values)
             return []
+        if isinstance(op, scheduled.ViewOp):
+            return [np.ascontiguousarray(values[op.source]).view(tile.ref_type(op.result).dtype.numpy)]
         if isinstance(op, scheduled.AllocOp) and tile.ref_type(op.result).space.data != scheduled.BLOCK:
             type = tile.ref_type(op.result)
             return [poison(type.shape, type.dtype)]
@@ -300,12 +302,12 @@ def _run_dot(op: scheduled.DotOp, values: Values) -> None:
         return
     window = np.zeros((rows, columns), acc.dtype)
     a = _read(left, op.left_map, (rows, depth, *op.outer_steps), symbols)
-    b = _read(right, op.right_map, (depth // op.group, columns, *op.outer_steps), symbols)
+    b = _read(right, op.right_map, (-(-depth // op.group), columns, *op.outer_steps), symbols)
     if op.outer_steps:
         a, b = a.reshape(rows, -1), np.moveaxis(b, 1, -1).reshape(-1, columns)
     if op.group > 1:
         words = np.ascontiguousarray(b.T).view(left.dtype)
-        b = words.reshape(columns, depth).T
+        b = words.reshape(columns, -1)[:, :depth].T
     window[...] = np.matmul(a.astype(acc.dtype), b.astype(acc.dtype))
     if op.accumulator_map is not None:
         _write(acc, op.accumulator_map, window, symbols)

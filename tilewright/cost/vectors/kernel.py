@@ -72,13 +72,15 @@ def _dot_work(op: scheduled.DotOp, machine: Machine) -> Work:
     rows, columns, depth = op.shape
     steps = math.prod(op.outer_steps)
     flops = 2.0 * rows * columns * depth * steps
-    dtype = tile.ref_type(op.accumulator).dtype
+    left, dtype = (tile.ref_type(ref).dtype for ref in (op.left, op.accumulator))
+    words = machine.word_atom(left, left, dtype)
+    peak = machine.peak_flops(dtype) if words is None else words.flops_per_cycle * machine.clock_hertz
     moved = 0.0
     # All steps read about the same part of the right operand.
     for ref, elements in ((op.left, rows * depth * steps), (op.right, depth * columns)):
         type = tile.ref_type(ref)
         moved += 0.0 if type.space.data else float(elements * type.dtype.itemsize)
-    return Work(flops / (machine.peak_flops(dtype) * PRODUCT_EFFICIENCY), moved, flops)
+    return Work(flops / (peak * PRODUCT_EFFICIENCY), moved, flops)
 
 
 def _tile_work(op: Operation, machine: Machine) -> Work:

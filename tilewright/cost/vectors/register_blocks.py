@@ -6,7 +6,7 @@ import msgspec
 
 from tilewright.cost.tiles import even_split
 from tilewright.dtypes import DType
-from tilewright.machines.machine import Machine
+from tilewright.machines.machine import Machine, MatrixAtom
 
 # How much of what runs beside the longest stream still shows. With it the order of blocks of 1 to 4 vectors is the
 # measured one, on an AVX-512 server with 512-bit and with 256-bit vectors, products of 256 to 1024 a side.
@@ -34,9 +34,10 @@ def register_blocks(dtype: DType, machine: Machine) -> tuple[RegisterBlock, ...]
     return tuple(block for block in found if block.rows > 0)
 
 
-def micro_kernel_name(rows: int, block: RegisterBlock) -> str:
-    """The name of the micro-kernel of a tile of some rows, which are cut evenly."""
-    return f"micro-kernel, {even_split(rows, block.rows)} x {block.columns}"
+def micro_kernel_name(rows: int, block: RegisterBlock, words: MatrixAtom | None = None) -> str:
+    """The name of the micro-kernel of a tile of some rows, which are cut evenly; of the one that multiplies `words`."""
+    name = "micro-kernel" if words is None else f"{words.name} micro-kernel"
+    return f"{name}, {even_split(rows, block.rows)} x {block.columns}"
 
 
 def product_seconds(rows: int, columns: int, depth: int, block: RegisterBlock, machine: Machine) -> float:

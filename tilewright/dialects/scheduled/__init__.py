@@ -2,6 +2,7 @@
 
     alloc      a buffer in a space (`worker`: one per thread; `shared`: one per call; `block`: one per block of warps),
                its layout in its type
+    view       an array of 16- or 8-bit elements as one of words
     parallel   run the body for every point of `extents`, spread over threads; the end of the region is a team barrier
     nest       tile operations that are emitted as one loop nest; it reads and writes refs and nothing else
     dot        register-blocked product of two refs into an accumulator buffer
@@ -111,6 +112,24 @@ class AllocOp(PlainOp):
             )
         if any(not isinstance(use.operation, StageOp) for use in self.result.uses):
             raise VerifyException("scheduled.alloc: a ring is used otherwise than by scheduled.stage")
+
+
+@operation
+class ViewOp(PlainOp):
+    """An array of 16- or 8-bit elements as one of words: 2 or 4 neighbours along its last dimension, the first in the
+    lowest bits."""
+
+    name = "scheduled.view"
+    source: SSAValue = operand(tile.RefType)
+    result: Result = result(tile.RefType)
+
+    def verify_(self) -> None:
+        source, words = tile.ref_type(self.source), tile.ref_type(self.result)
+        if source.layout.data or words.layout.data or source.space.data != words.space.data:
+            raise VerifyException("scheduled.view: its source has a layout, or is in another memory")
+        group = words.dtype.bits // source.dtype.bits
+        if words.dtype != dtypes.u32 or (*words.shape[:-1], words.shape[-1] * group) != source.shape:
+            raise VerifyException(f"scheduled.view: {source} is no array of the words of {words}")
 
 
 @operation
@@ -432,13 +451,13 @@ class DotOp(PlainOp):
     `extents` are (M, N, K). Positions k with `depth_map() + k >= depth_limit` do not count. `block` is the layout of
     the accumulators that are in registers at a time. Symbols are shared by the three maps. Without `accumulate` the
     accumulator is overwritten. A right operand of u32 against a left one of 16 or 8 bits holds words: 2 or 4 steps of
-    the depth, the first in the lowest bits, and `right_map` counts words. With `accumulator_map` the accumulator is a
-    window of an array, overwritten where the array is. `turn` is (position, count): of `count` matmuls that read the
-    same columns of the right operand one after the other, this is the one whose number is the symbol at `position`.
-    With `keep` the first rows that meet some columns of the right operand keep them in a panel of the thread, where the
-    rows after them, and the later turns, read them; if it is false, the turns before this matmul kept them. `steps` are
-    the sizes of further summed dims, the outermost first; the operands' maps have a dim for each after their first two,
-    and the right operand is read in place, from any column on.
+    the depth, the first in the lowest bits, and `right_map` counts words; those after the depth do not count. With
+    `accumulator_map` the accumulator is a window of an array, overwritten where the array is. `turn` is (position,
+    count): of `count` matmuls that read the same columns of the right operand one after the other, this is the one
+    whose number is the symbol at `position`. With `keep` the first rows that meet some columns of the right operand
+    keep them in a panel of the thread, where the rows after them, and the later turns, read them; if it is false, the
+    turns before this matmul kept them. `steps` are the sizes of further summed dims, the outermost first; the operands'
+    maps have a dim for each after their first two, and the right operand is read in place, from any column on.
 
     With `parts` and a right operand of u32 both operands are in blocks of parts, numbers whose sum is 2^`scale` times
     the operand's, whose upper halves hold all their bits. The left one has the dims (block of rows, step of the depth,
@@ -521,7 +540,7 @@ class DotOp(PlainOp):
 Scheduled = Dialect(
     "scheduled",
     [
-        *(AllocOp, StageOp, CopyOp, CommitOp, WaitOp),
+        *(AllocOp, ViewOp, StageOp, CopyOp, CommitOp, WaitOp),
         *(RoleOp, SetRegistersOp, MmaWaitOp, RecordOp),
         *(ParallelOp, NestOp, EndOp, BarrierOp, TermsOp, MmaOp, DotOp),
         *asynchronous.OPERATIONS,

@@ -26,7 +26,7 @@ from tilewright.cost.vectors.tiles import (
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type
 from tilewright.errors import CompilerBug
-from tilewright.machines.machine import Machine
+from tilewright.machines.machine import Machine, MatrixAtom
 from tilewright.passes.fallbacks import Fallback
 from tilewright.passes.kernels.contract_facts import accumulator_of, batches_of, depth_sizes_of, result_dims
 from tilewright.passes.kernels.lower_attention_group import (
@@ -54,6 +54,7 @@ from tilewright.passes.kernels.vector_products import (
     reads_along_depth,
     reads_columns,
     vector_matmul,
+    word_atom_for,
 )
 
 TILE_ELEMENTS = 4096
@@ -137,14 +138,18 @@ class VectorPlanner(msgspec.Struct, frozen=True):
         once = self._reading_once(group, op)
         if once is not None:
             return once
-        product = product_of(group)
+        words = word_atom_for(group, op, self.machine)
+        product = product_of(group, words)
         parts = atom_of_parts(group, op, self.machine)
         split = None if parts is None else split_tile(product, parts, self.machine, self.threads)
         if split is not None:
             rows, columns = max(1, min(split.rows, last_rows)), max(1, min(split.columns, last_columns))
             return schedules.SplitMatmul(tile=(rows, columns, split.depth))
         candidate = best_candidate(product, self.machine, self.threads)
-        return vector_matmul(op, candidate.tile, candidate.block)
+        tile = candidate.tile
+        if words is not None:
+            tile = MatmulTile(tile.rows, tile.columns, tile.depth * words.group)
+        return vector_matmul(op, tile, candidate.block)
 
     def _reading_once(self, group: array.FusedOp, op: array.ContractOp) -> schedules.VectorMatmul | None:
         """The schedule of a matmul whose time goes into reading the right operand, its rows as stored, from memory."""
@@ -169,7 +174,8 @@ class VectorPlanner(msgspec.Struct, frozen=True):
         if columns:
             extents[columns[-1]] = tile_columns
         checked = isinstance(schedule, schedules.SplitMatmul)
-        operand = accumulator_of(result.dtype) if matrix_atom_for(op, self.machine) is None else None
+        multiplies = matrix_atom_for(op, self.machine) or self._word_atom(group, schedule)
+        operand = accumulator_of(result.dtype) if multiplies is None else None
         name = self._atom_name(group, schedule)
         shape, depths = result.shape, depth_sizes_of(op)
         return ContractPlan(shape, tuple(extents), depths, depth, operand, name, checked=checked, part=op.part)
@@ -187,7 +193,19 @@ class VectorPlanner(msgspec.Struct, frozen=True):
             return ""
         height, width = schedule.block
         rows, _, _ = _extents(contract_of(group), schedule)
-        return micro_kernel_name(rows, RegisterBlock(height, 1, width))
+        words = self._word_atom(group, schedule)
+        return micro_kernel_name(rows, RegisterBlock(height, 1, width), words)
+
+    def _word_atom(self, group: array.FusedOp, schedule: schedules.Matmul) -> MatrixAtom | None:
+        """The instruction that multiplies words of a tile in register blocks; None where a step of the depth would
+        begin inside a word."""
+        if not isinstance(schedule, schedules.VectorMatmul) or schedule.block is None:
+            return None
+        op = contract_of(group)
+        atom = word_atom_for(group, op, self.machine)
+        _, _, depth = _extents(op, schedule)
+        _, _, whole = last_sizes(op)
+        return None if atom is None or (depth < whole and depth % atom.group) else atom
 
     def convolve(self, group: array.FusedOp, level: int = 0) -> schedules.Convolution:
         op = convolve_of(group)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+import msgspec
 from xdsl.ir import BlockArgument, SSAValue
 
 from tilewright import schedules
 from tilewright.cost.tiles import MatmulTile
 from tilewright.cost.vectors.products import Product, Right
 from tilewright.cost.vectors.register_blocks import RegisterBlock
+from tilewright.cost.vectors.tiles import ROWS_ALONG_DEPTH, is_streamed
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.machines.machine import Machine, MatrixAtom
@@ -26,6 +28,10 @@ from tilewright.passes.kernels.contract_facts import (
 )
 from tilewright.passes.kernels.lower_contract_group import contract_of, has_more
 
+# Rows from which on a right operand that is contiguous along an odd depth is packed in words, which takes four times as
+# long as to transpose it. Measured: with 32 rows f32 is quicker, with 64 words are, for 1024 columns.
+ROWS_OF_ODD_DEPTH = 48
+
 
 def last_sizes(op: array.ContractOp) -> tuple[int, int, int]:
     """Rows, columns and depth of a matmul: the sizes of its last dimensions of each kind."""
@@ -40,6 +46,37 @@ def matrix_atom_for(op: array.ContractOp, machine: Machine) -> MatrixAtom | None
     accumulator = accumulator_of(array_type(op.results[0]).dtype)
     atom = machine.matrix_atom(*multiplied_types(op), accumulator, depth)
     return None if atom is None or rows < atom.rows else atom
+
+
+def word_atom_for(group: array.FusedOp, op: array.ContractOp, machine: Machine) -> MatrixAtom | None:
+    """The instruction that multiplies words of the operands in a micro-kernel, or None: matmuls of few rows that read
+    the right operand once, as stored, take longer to read than to convert it."""
+    rows, columns, depth = last_sizes(op)
+    result = array_type(op.results[0])
+    accumulator = accumulator_of(result.dtype)
+    atom = machine.word_atom(*multiplied_types(op), accumulator)
+    if atom is None or matrix_atom_for(op, machine) is not None or depth < atom.group:
+        return None
+    if op.part is not None and op.part % atom.group:
+        return None  # a part would begin inside a word
+    if is_streamed(rows, columns, result.dtype) and reads_columns(group, op):
+        return None
+    if rows <= ROWS_ALONG_DEPTH and reads_along_depth(group, op):
+        return None
+    return None if depth % atom.group and rows < ROWS_OF_ODD_DEPTH and _is_along_depth(group, op) else atom
+
+
+def _is_along_depth(group: array.FusedOp, op: array.ContractOp) -> bool:
+    """Whether the right operand is an array known at run time only that is contiguous along the depth."""
+    right = untransposed(op.operands[1])
+    if not isinstance(right, BlockArgument) or isinstance(group.operands[right.index].owner, array.ConstantOp):
+        return False
+    return _lies_along(op.operands[1], op.right_contract[-1])
+
+
+def in_words(product: Product, group: int) -> Product:
+    """A matmul of words of `group` steps of the depth."""
+    return msgspec.structs.replace(product, depth=-(-product.depth // group))
 
 
 def vector_matmul(
@@ -71,28 +108,30 @@ def atom_of_parts(group: array.FusedOp, op: array.ContractOp, machine: Machine) 
     return machine.split_atom(left, right, accumulator_of(array_type(op.results[0]).dtype))
 
 
-def product_of(group: array.FusedOp) -> Product:
-    """Facts of a `contract` group for the cost model."""
+def product_of(group: array.FusedOp, words: MatrixAtom | None = None) -> Product:
+    """Facts of a `contract` group for the cost model, of operands that are multiplied as they are where an instruction
+    multiplies `words` of them."""
     op = contract_of(group)
     left, right, result = (array_type(value) for value in (*op.operands, op.results[0]))
     _, rows, columns = result_dims(op)
     summed: tuple[int, ...] = op.left_contract
     dtype = accumulator_of(result.dtype)
-    is_read = left.dtype == dtype and op.precision is None
+    is_read = (left.dtype == dtype or words is not None) and op.precision is None
     in_windows = reads_windows(group, op)
     in_place = bool(summed) and _lies_along(op.operands[0], summed[-1]) and is_read
     width = result.shape[columns[-1]] if columns else 1
-    return Product(
+    product = Product(
         rows=max(1, result.shape[rows[-1]] if rows else 1),
         columns=max(1, width),
         depth=math.prod(depth_sizes_of(op)) if in_windows else depth_of(op),
         dtype=dtype,
         batches=max(1, batches_of(op)),
         pitch_bytes=right.shape[-1] * right.dtype.itemsize if right.rank else 0,
-        choices=(Right.IN_PLACE,) if in_windows else _right_choices(group, op),
+        choices=(Right.IN_PLACE,) if in_windows else _right_choices(group, op, words),
         copies_left=not in_place and not in_windows,
         buffered=(len(summed) > 1 and not in_windows) or has_more(group, op),
     )
+    return product if words is None else in_words(product, words.group)
 
 
 def reads_windows(group: array.FusedOp, op: array.ContractOp) -> bool:
@@ -109,7 +148,7 @@ def reads_windows(group: array.FusedOp, op: array.ContractOp) -> bool:
     return is_view and last not in summed and isinstance(array_behind(left), BlockArgument)
 
 
-def _right_choices(group: array.FusedOp, op: array.ContractOp) -> tuple[Right, ...]:
+def _right_choices(group: array.FusedOp, op: array.ContractOp, words: MatrixAtom | None) -> tuple[Right, ...]:
     """The treatments of the right operand. An array of the group, under transposes at most, is packed as a whole, or
     read in place if the matmul's columns are contiguous; an operand that the group computes is packed by each tile."""
     value = untransposed(op.operands[1])
@@ -117,7 +156,8 @@ def _right_choices(group: array.FusedOp, op: array.ContractOp) -> tuple[Right, .
         return (Right.ALONE,)
     if isinstance(group.operands[value.index].owner, array.ConstantOp):
         return (Right.READY,)
-    return (Right.IN_PLACE, Right.KEPT, Right.TOGETHER) if reads_array(group, op) else (Right.TOGETHER,)
+    is_read = reads_array(group, op) if words is None else reads_columns(group, op)
+    return (Right.IN_PLACE, Right.KEPT, Right.TOGETHER) if is_read else (Right.TOGETHER,)
 
 
 def reads_along_depth(group: array.FusedOp, op: array.ContractOp) -> bool:

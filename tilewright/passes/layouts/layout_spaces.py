@@ -37,6 +37,11 @@ class Atom(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def has_whole_blocks(self) -> bool:
+        """Whether its instruction reads and writes whole blocks, those beyond the edges of a tile too."""
+        return self.instruction is not None and not self.instruction.is_vector
+
 
 class Space(Protocol):
     """Queries of layout inference to a machine."""

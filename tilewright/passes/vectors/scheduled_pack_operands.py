@@ -85,11 +85,11 @@ from tilewright.dialects import array, scheduled, tile
 from tilewright.dialects.base import array_type, tensor
 from tilewright.dialects.rewriting import erase, insert_before
 from tilewright.dtypes import DType
-from tilewright.errors import CompilerBug, ScheduleError
+from tilewright.errors import ScheduleError
 from tilewright.layout import Iter, Layout
 from tilewright.machines.machine import Machine, MatrixAtom
-from tilewright.passes.affine_access import Index, linear_form
 from tilewright.passes.base import Remark, Unit, blocks_of
+from tilewright.passes.vectors.word_panels import load_words, map_in_words, starts_at_words
 from tilewright.primitives import ArrayType
 from tilewright.schedules import VectorMatmul
 
@@ -112,7 +112,9 @@ class ScheduledPackOperandsPass(msgspec.Struct, frozen=True):
                 if not isinstance(op, scheduled.DotOp) or op.is_split:
                     continue
                 instruction = _instruction(op, unit.machine)
-                if instruction is not None:
+                if instruction is not None and instruction.is_vector:
+                    _pack_vector_words(unit, kernel, op, calls.get(kernel.sym_name, []), instruction, packed)
+                elif instruction is not None:
                     _pack_words(unit, kernel, op, calls.get(kernel.sym_name, []), instruction)
                 elif isinstance(op.right, BlockArgument) and not op.outer_steps:
                     _pack(unit, kernel, op, calls.get(kernel.sym_name, []), packed)
@@ -171,10 +173,7 @@ def _pack(
         unit.remarks.append(Remark("scheduled-pack-operands", subject, "packed at compile time", "a captured array"))
         return
     if constants is None and place == Right.KEPT:
-        dot.keep = True
-        unit.remarks.append(
-            Remark("scheduled-pack-operands", subject, "kept by the first rows", "other rows read it again")
-        )
+        _keep(unit, kernel, dot, source)
         return
     packed[key] = _pack_at_run_time(kernel, source, dtype, depth_dim, column_dim, width)
     dot.operands[1] = packed[key]
@@ -183,17 +182,28 @@ def _pack(
     )
 
 
-def _place(unit: Unit, dot: scheduled.DotOp, shape: tuple[int, ...], depth_dim: int) -> Right:
-    """The cheapest source of a right operand whose columns are adjacent."""
+def _keep(unit: Unit, kernel: tile.KernelOp, dot: scheduled.DotOp, source: SSAValue) -> None:
+    """Have the first rows keep what they read of an array."""
+    dot.keep = True
+    subject = f"operand {source.index} of {kernel.sym_name}"  # type: ignore[attr-defined]  a block argument
+    unit.remarks.append(
+        Remark("scheduled-pack-operands", subject, "kept by the first rows", "other rows read it again")
+    )
+
+
+def _place(unit: Unit, dot: scheduled.DotOp, shape: tuple[int, ...], depth_dim: int, group: int = 1) -> Right:
+    """The cheapest source of a right operand whose columns are adjacent, multiplied in words of `group` steps."""
     dtype = tile.ref_type(dot.accumulator).dtype
     height, width = dot.micro_tile
     lanes = unit.machine.lanes(dtype)
     batches = math.prod(n for d, n in enumerate(shape) if d not in (depth_dim, len(shape) - 1))
     choices = (Right.IN_PLACE, Right.KEPT, Right.TOGETHER)
-    pitch_bytes = shape[-1] * dtype.itemsize
-    product = Product(_rows(dot), shape[-1], shape[depth_dim], dtype, max(1, batches), pitch_bytes, choices)
+    pitch_bytes = shape[-1] * dtype.itemsize // group
+    steps = -(-shape[depth_dim] // group)
+    product = Product(_rows(dot), shape[-1], steps, dtype, max(1, batches), pitch_bytes, choices)
     block = RegisterBlock(height, max(1, width // lanes), lanes)
-    return best_right(product, MatmulTile(*dot.shape), block, unit.machine, unit.threads)
+    rows, columns, depth = dot.shape
+    return best_right(product, MatmulTile(rows, columns, -(-depth // group)), block, unit.machine, unit.threads)
 
 
 def _decided(unit: Unit, kernel: str, place: Right) -> Right:
@@ -219,9 +229,50 @@ def _refuse_unused(unit: Unit) -> None:
 
 
 def _instruction(dot: scheduled.DotOp, machine: Machine) -> MatrixAtom | None:
-    """The matrix instruction that does a matmul, by the types of its operands."""
-    types = (tile.ref_type(ref).dtype for ref in (dot.left, dot.right, dot.accumulator))
-    return machine.matrix_atom(*types, depth=dot.shape[2])
+    """The instruction that multiplies the operands of a matmul as they are, by their types."""
+    left, right, accumulator = (tile.ref_type(ref).dtype for ref in (dot.left, dot.right, dot.accumulator))
+    atom = machine.matrix_atom(left, right, accumulator, dot.shape[2])
+    return atom or machine.word_atom(left, right, accumulator)
+
+
+def _pack_vector_words(
+    unit: Unit,
+    kernel: tile.KernelOp,
+    dot: scheduled.DotOp,
+    calls: Sequence[array.CallOp],
+    instruction: MatrixAtom,
+    packed: dict[tuple[SSAValue, int, int, int], SSAValue],
+) -> None:
+    """Words of an array whose columns are side by side are made where they are read, or kept by the first rows. Other
+    arrays are packed in panels of words, when the program is compiled or by all threads together, where the matmul
+    starts at whole words; else by each tile for itself."""
+    group, width = instruction.group, dot.micro_tile[1]
+    depth_dim, column_dim = operand_dims(dot.right_map)
+    source, shape = dot.right, tile.ref_type(dot.right).shape
+    constants = _constant_operands(source, calls)
+    if isinstance(source, BlockArgument) and constants is None and column_dim == len(shape) - 1 and 0 not in shape:
+        place = Right.KEPT
+        if not _is_rare(dot):
+            place = _decided(unit, kernel.sym_name, _place(unit, dot, shape, depth_dim, group))
+        if place == Right.KEPT:
+            _keep(unit, kernel, dot, source)
+        if place != Right.TOGETHER:
+            return
+    whole = 0 not in shape and starts_at_words(dot, depth_dim, group)
+    own = constants is not None and len(list(source.uses)) == 1
+    if not isinstance(source, BlockArgument) or not whole or own or _is_rare(dot):
+        _pack_words(unit, kernel, dot, calls if whole else (), instruction)
+        return
+    key = (source, depth_dim, column_dim, width)
+    if key not in packed:
+        dtype = tile.ref_type(source).dtype
+        packed[key] = _pack_at_run_time(kernel, source, dtype, depth_dim, column_dim, width, group)
+        subject = f"operand {source.index} of {kernel.sym_name}"
+        unit.remarks.append(
+            Remark("scheduled-pack-operands", subject, "packed by all threads", "words of an operand known at run time")
+        )
+    dot.operands[1] = packed[key]
+    dot.right_map = map_in_words(dot.right_map, depth_dim, group)
 
 
 def _pack_words(
@@ -235,16 +286,16 @@ def _pack_words(
     if constants is not None and len(list(dot.right.uses)) == 1:
         shape = tile.ref_type(dot.right).shape
         _pack_constants(unit, constants, depth_dim, column_dim, width, tile.ref_type(dot.right).dtype, group)
-        words = tuple(n // group if d == depth_dim else n for d, n in enumerate(shape))
+        words = tuple(-(-n // group) if d == depth_dim else n for d, n in enumerate(shape))
         layout = panel_layout(words, depth_dim, column_dim, width)
         new_type = tile.ref(ArrayType(words, dtypes.u32), "", str(layout))
         dot.right._type = new_type  # type: ignore[attr-defined]  block arguments have no setter
-        dot.right_map = _in_words(dot.right_map, depth_dim, group)
+        dot.right_map = map_in_words(dot.right_map, depth_dim, group)
         return
-    depth, columns = dot.shape[2] // group, -(-dot.shape[1] // width) * width
+    depth, columns = -(-dot.shape[2] // group), -(-dot.shape[1] // width) * width
     type = ArrayType((depth, columns), dtypes.u32)
     body = Block()
-    _store_panels(dot, body, _words(body, dot, group, type), width)
+    _store_panels(dot, body, load_words(body, dot.right, dot.symbols, dot.right_map, group, type), width)
 
 
 def _store_panels(dot: scheduled.DotOp, body: Block, value: SSAValue, width: int) -> None:
@@ -258,52 +309,6 @@ def _store_panels(dot: scheduled.DotOp, body: Block, value: SSAValue, width: int
     insert_before(dot, alloc, scheduled.NestOp(body=Region(body)))
     dot.operands[1] = alloc.result
     dot.right_map = AffineMap(2, len(dot.symbols), _PLAIN.results)
-
-
-def _words(body: Block, dot: scheduled.DotOp, group: int, type: ArrayType) -> SSAValue:
-    """Steps of the depth side by side, the first in the lowest bits."""
-    bits = {2: dtypes.u16, 4: dtypes.u8}[group]
-    total = _step_bits(body, dot, 0, group, type, bits)
-    for step in range(1, group):
-        value = _step_bits(body, dot, step, group, type, bits)
-        shift = tile.FullOp(value=step * bits.bits, result=tensor(type))
-        moved = tile.MapOp(arguments=[value, shift.result], fn="shift_left", outputs=[tensor(type)])
-        joined = tile.MapOp(arguments=[total, moved.results[0]], fn="bitwise_or", outputs=[tensor(type)])
-        body.add_ops([shift, moved, joined])
-        total = joined.results[0]
-    return total
-
-
-def _step_bits(body: Block, dot: scheduled.DotOp, step: int, group: int, type: ArrayType, bits: DType) -> SSAValue:
-    """One step of the depth of each word, in the lowest bits of words of their own."""
-    dtype = tile.ref_type(dot.right).dtype
-    depth = AffineExpr.dimension(0) * group + step
-    map = dot.right_map
-    symbols = [AffineExpr.symbol(i) for i in range(map.num_symbols)]
-    results = tuple(e.replace_dims_and_symbols([depth, AffineExpr.dimension(1)], symbols) for e in map.results)
-    load = tile.LoadOp(
-        source=dot.right,
-        symbols=dot.symbols,
-        map=AffineMap(2, map.num_symbols, results),
-        fill=0.0 if dtype.is_float else 0,
-        result=tensor(ArrayType(type.shape, dtype)),
-    )
-    raw = tile.BitcastOp(arguments=[load.result], outputs=[tensor(ArrayType(type.shape, bits))])
-    wide = tile.CastOp(arguments=[raw.results[0]], outputs=[tensor(type)])
-    body.add_ops([load, raw, wide])
-    return wide.results[0]
-
-
-def _in_words(map: AffineMap, depth_dim: int, group: int) -> AffineMap:
-    """A map whose coordinate along the depth counts words: it starts at whole words."""
-    form = linear_form(map.results[depth_dim], (Index(0), Index(1)))
-    if form is None or any(c % group for c in (form.constant, *(c for _, c in form.symbols))):
-        raise CompilerBug("a matmul starts inside a word")
-    expression = AffineExpr.dimension(0) + form.constant // group
-    for symbol, coefficient in form.symbols:
-        expression = expression + AffineExpr.symbol(symbol) * (coefficient // group)
-    results = tuple(expression if d == depth_dim else e for d, e in enumerate(map.results))
-    return AffineMap(map.num_dims, map.num_symbols, results)
 
 
 def _reads_along_depth(dot: scheduled.DotOp, depth_dim: int, machine: Machine) -> bool:
@@ -371,6 +376,9 @@ def pack_array(
     depth where it is more than 1."""
     moved = np.moveaxis(ops.cast(value, dtype), (depth_dim, column_dim), (-2, -1))
     *batch, depth, columns = moved.shape
+    if depth % group:
+        moved = np.pad(moved, [*[(0, 0)] * len(batch), (0, -depth % group), (0, 0)])
+        depth = moved.shape[-2]
     panels = np.zeros((*batch, -(-columns // width), depth // group, width, group), dtype.numpy)
     # One panel at a time: what is read and what is written stay in near memory, whatever the order of the source.
     for n in range(-(-columns // width)):
@@ -452,16 +460,30 @@ def _pack_at_run_time(
     depth_dim: int,
     column_dim: int,
     width: int,
+    group: int = 1,
 ) -> SSAValue:
+    """Panels of a whole array; of words of `group` steps of the depth where it is more than 1."""
     block = kernel.body.block
-    panels = -(-tile.ref_type(source).shape[column_dim] // width)
-    shape = tuple(panels * width if d == column_dim else n for d, n in enumerate(tile.ref_type(source).shape))
+    sizes = list(tile.ref_type(source).shape)
+    panels = -(-sizes[column_dim] // width)
+    sizes[column_dim], sizes[depth_dim] = panels * width, -(-sizes[depth_dim] // group)
+    shape = tuple(sizes)
     layout = panel_layout(shape, depth_dim, column_dim, width)
-    alloc = scheduled.AllocOp(result=tile.ref(ArrayType(shape, dtype), scheduled.SHARED, str(layout)))
+    element = dtype if group == 1 else dtypes.u32
+    alloc = scheduled.AllocOp(result=tile.ref(ArrayType(shape, element), scheduled.SHARED, str(layout)))
     others = [d for d in range(len(shape)) if d not in (depth_dim, column_dim)]
     extents = (*(shape[d] for d in others), panels)
     body = Block(arg_types=[IndexType() for _ in extents])
-    body.add_op(_pack_nest(source, alloc.result, list(body.args), shape, dtype, others, depth_dim, column_dim, width))
+    indices: list[SSAValue] = list(body.args)
+    stored = tile.ref_type(source).shape
+    if group > 1 and depth_dim == len(stored) - 1 and stored[-1] % group == 0:
+        # The words are in memory already: they are moved as they are.
+        words = ArrayType((*stored[:-1], stored[-1] // group), element)
+        view = scheduled.ViewOp(source=source, result=tile.ref(words))
+        body.add_op(view)
+        source, dtype, group = view.result, element, 1
+    nest = _pack_nest(source, alloc.result, indices, shape, dtype, others, depth_dim, column_dim, width, group)
+    body.add_op(nest)
     body.add_op(scheduled.EndOp())
     parallel = scheduled.ParallelOp(extents=extents, grain=1, body=Region(body))
     barrier = scheduled.BarrierOp(scope="team")
@@ -483,6 +505,7 @@ def _pack_nest(
     depth_dim: int,
     column_dim: int,
     width: int,
+    group: int = 1,
 ) -> scheduled.NestOp:
     results: list[AffineExpr] = [AffineExpr.constant(0)] * len(shape)
     for position, d in enumerate(others):
@@ -493,6 +516,11 @@ def _pack_nest(
     extents = (shape[depth_dim], width)
     block = Block()
     type = tile.ref_type(source)
+    if group > 1:
+        words = load_words(block, source, indices, map, group, ArrayType(extents, dtypes.u32))
+        block.add_op(tile.StoreOp(value=words, destination=target, symbols=indices, map=map))
+        block.add_op(scheduled.EndOp())
+        return scheduled.NestOp(body=Region(block))
     fill = None
     if type.shape[column_dim] != shape[column_dim]:
         fill = 0.0 if type.dtype.is_float else 0  # a matmul may read the padding of the last panel

@@ -439,7 +439,7 @@ class _Lowering:
             own = extent_along(store.map, places, ref, dim)
             if not type.space.data and extent_along(map, symbols, type, dim) != own:
                 return None
-        if self.atoms[op].instruction is None:
+        if not self.atoms[op].has_whole_blocks:
             return store
         # A matrix instruction writes whole blocks.
         rows, columns = array_type(op.result).shape
@@ -493,7 +493,7 @@ class _Lowering:
     ) -> tuple[SSAValue, AffineMap]:
         """A left operand and its map: the array that feeds it where that has the depth running inside, else a buffer. A
         matrix instruction reads whole blocks of rows, whatever is in those beyond the operand's."""
-        whole = block_of(atom).static_shape[0] if atom.instruction is not None else 1
+        whole = block_of(atom).static_shape[0] if atom.has_whole_blocks else 1
         in_parts = atom.instruction is not None and atom.instruction.parts > 1
         direct = any_left_window(value, bound) if in_parts else left_window(value, bound, whole)
         if direct is not None and self._reads(direct[0], array_type(value)):
@@ -508,7 +508,9 @@ class _Lowering:
         block_columns = block_of(atom).static_shape[1]
         direct = right_window(value, block_columns, bound)
         if direct is not None and direct[0].source not in self.places.conflicts:
-            return self._array(*direct, symbols)
+            source = tile.ref_type(direct[0].source).dtype
+            if atom.instruction is None or source == array_type(value).dtype:
+                return self._array(*direct, symbols)
         if atom.instruction is not None:
             return segment.materialise(value), IDENTITY
         return self._pack_right(value, segment, atom.right, block_columns), IDENTITY

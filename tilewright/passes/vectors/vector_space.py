@@ -10,7 +10,7 @@ import msgspec
 
 from tilewright.cost.tiles import even_split
 from tilewright.cost.vectors.products import tile_seconds
-from tilewright.cost.vectors.register_blocks import micro_kernel_name, register_blocks
+from tilewright.cost.vectors.register_blocks import RegisterBlock, micro_kernel_name, register_blocks
 from tilewright.dialects import tile
 from tilewright.layout import Layout, row_major
 from tilewright.layout.catalogue import packed_panels_b, register_block, spread_rows
@@ -45,8 +45,7 @@ class VectorSpace(msgspec.Struct, frozen=True):
         yield from _distributions(type.shape, fastest, self.machine.lanes(type.dtype))
 
     def atoms(self, left: ArrayType, right: ArrayType, accumulator: ArrayType) -> Iterator[Atom]:
-        rows, depth = left.shape
-        dtype = accumulator.dtype
+        depth, dtype = left.shape[1], accumulator.dtype
         instruction = self.machine.matrix_atom(left.dtype, right.dtype, dtype, depth)
         if instruction is not None:
             yield self._matrix(left, right, accumulator, instruction)
@@ -54,17 +53,35 @@ class VectorSpace(msgspec.Struct, frozen=True):
         parts = self.machine.split_atom(left.dtype, right.dtype, dtype)
         if parts is not None and depth % parts.depth == 0:
             yield self._matrix(left, right, accumulator, parts)
-        line = max(1, self.machine.memories[0].line_bytes // dtype.compute.itemsize)
         for block in register_blocks(dtype, self.machine):
-            height = even_split(rows, block.rows)
-            yield Atom(
-                micro_kernel_name(rows, block),
-                spread_rows(left.shape, line),
-                packed_panels_b(right.shape, block.columns),
-                row_major(accumulator.shape),
-                tile_seconds(rows, right.shape[1], depth, block, dtype, self.machine),
-                register_block((height, block.columns), block.lanes),
-            )
+            yield self._micro_kernel(left, right, accumulator, block)
+        words = self.machine.word_atom(left.dtype, right.dtype, dtype)
+        if words is not None:
+            for block in register_blocks(dtype, self.machine):
+                yield self._micro_kernel(left, right, accumulator, block, words)
+
+    def _micro_kernel(
+        self,
+        left: ArrayType,
+        right: ArrayType,
+        accumulator: ArrayType,
+        block: RegisterBlock,
+        words: MatrixAtom | None = None,
+    ) -> Atom:
+        """A register block of vectors, which multiplies elements or `words` of them."""
+        (rows, depth), dtype = left.shape, accumulator.dtype
+        group = 1 if words is None else words.group
+        item = dtype.compute.itemsize // group
+        return Atom(
+            micro_kernel_name(rows, block, words),
+            spread_rows(left.shape, max(1, self.machine.memories[0].line_bytes // item)),
+            packed_panels_b(right.shape, block.columns, group),
+            row_major(accumulator.shape),
+            tile_seconds(rows, right.shape[1], -(-depth // group), block, dtype, self.machine),
+            register_block((even_split(rows, block.rows), block.columns), block.lanes),
+            words,
+            words is not None,
+        )
 
     def _matrix(self, left: ArrayType, right: ArrayType, accumulator: ArrayType, instruction: MatrixAtom) -> Atom:
         """2 x 2 accumulators of a matrix instruction: each operand that is loaded is used twice."""

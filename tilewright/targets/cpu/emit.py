@@ -328,6 +328,8 @@ class _Emitter:
                     turn.after(op)
             elif isinstance(op, scheduled.DotOp):
                 _emit_dot(context, op)
+            elif isinstance(op, scheduled.ViewOp):
+                context.pointers[op.result] = context.pointers[op.source]
             elif isinstance(op, tile.ForOp):
                 self._emit_for(context, op)
             elif isinstance(op, tile.IfOp):

@@ -17,7 +17,9 @@ from dataclasses import dataclass, replace
 
 from llvmlite import ir
 
+from tilewright import dtypes
 from tilewright.dialects import scheduled, tile
+from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.machines.machine import MatrixAtom
 from tilewright.targets.cpu.atoms.micro_kernel import DEPTH_UNROLL, Ahead, Block, MicroKernel, Step, Walk
@@ -45,12 +47,13 @@ MOST_HEIGHTS = 2
 
 @dataclass(frozen=True)
 class _Panel:
-    """The `number`-th panel of the right operand, of which `present` columns exist: where it is read, where the
-    `following` one begins, and where what is read of it is `kept`."""
+    """The `number`-th panel of the right operand, of which `present` columns exist: where it is read, elements of
+    `dtype`, where the `following` one begins, and where what is read of it is `kept`."""
 
     number: Value
     present: int
     walk: Walk
+    dtype: DType
     following: Value
     kept: Walk | None = None
 
@@ -110,8 +113,11 @@ def _emit_tiles(context: FunctionContext, op: scheduled.DotOp, instruction: Matr
 class _Product:
     def __init__(self, context: FunctionContext, op: scheduled.DotOp) -> None:
         self.context, self.op = context, op
-        left, self.right_dtype, accumulator = (tile.ref_type(ref).dtype for ref in (op.left, op.right, op.accumulator))
-        if not left == self.right_dtype.compute == accumulator:
+        types = tuple(tile.ref_type(ref).dtype for ref in (op.left, op.right, op.accumulator))
+        self.left_dtype, self.right_dtype, accumulator = types
+        self.words = None if types[0] == accumulator else context.machine.word_atom(types[0], types[0], accumulator)
+        self.group = 1 if self.words is None else self.words.group
+        if self.words is None and not self.left_dtype == self.right_dtype.compute == accumulator:
             raise CompilerBug("the operands of a matmul are not computed in the accumulator's type")
         self.builder: Builder = context.builder
         self.type = tile.ref_type(op.accumulator)
@@ -151,20 +157,26 @@ class _Product:
             return None
         width, depth = self.op.micro_tile[1], self.op.shape[2]
         if self.op.keep:
-            self.context.kept[self.op.right] = self.context.temporary(depth * width * self.type.dtype.itemsize)
+            steps = -(-depth // self.group)
+            self.context.kept[self.op.right] = self.context.temporary(steps * width * self.type.dtype.itemsize)
         return Walk(self.context.kept[self.op.right], width)
+
+    @property
+    def _kept_dtype(self) -> DType:
+        """The type of the elements of panels that are kept: as they are multiplied."""
+        return self.type.dtype if self.words is None else dtypes.u32
 
     def _emit_panel(self, panel: Value, present: int) -> None:
         """All blocks of rows against one panel, of which `present` columns exist."""
         right, item = self.right, self.right_dtype.itemsize
         start = offset_pointer(self.builder, right.pointer, multiply(self.builder, panel, right.panel_stride), item)
         following = offset_pointer(self.builder, start, i64(right.panel_stride), item)
-        lies = _Panel(panel, present, Walk(start, right.depth_stride), following)
+        lies = _Panel(panel, present, Walk(start, right.depth_stride), self.right_dtype, following)
         height, blocks = self.op.micro_tile[0], self._whole_blocks()
         if self.kept is None or self.op.keep is None:
             self._emit_blocks(lies, i64(0), blocks)
             return
-        first, later = replace(lies, kept=self.kept), replace(lies, walk=self.kept)
+        first, later = replace(lies, kept=self.kept), replace(lies, walk=self.kept, dtype=self._kept_dtype)
         if not self.op.keep:
             self._emit_blocks(later, i64(0), blocks)
         elif self.op.turn is not None:
@@ -204,13 +216,13 @@ class _Product:
         """`height` rows from `row` on; the `block`-th block of rows looks ahead for its part of the next panel."""
         builder, left = self.builder, self.left
         item, pitch, width = self.type.dtype.itemsize, self.acc.pitch, self.op.micro_tile[1]
-        a = offset_pointer(builder, left.pointer, multiply(builder, row, left.row_stride), item)
+        a = offset_pointer(builder, left.pointer, multiply(builder, row, left.row_stride), self.left_dtype.itemsize)
         start = add(builder, multiply(builder, row, pitch), multiply(builder, panel.number, width))
         c = offset_pointer(builder, self.acc.pointer, start, item)
         ahead = self._ahead(panel.following, block)
         room = panel.present if self.acc.rows is not None else width
-        types = self.type.dtype, self.right_dtype
-        kernel = MicroKernel(builder, *types, height, room, panel.present, self.lanes, ahead, panel.kept)
+        types = self.type.dtype, self.left_dtype, panel.dtype
+        kernel = MicroKernel(builder, *types, height, room, panel.present, self.lanes, ahead, panel.kept, self.words)
         walk = Walk(a, left.depth_stride, left.row_stride)
         kernel.emit(Block(walk, panel.walk, self.depth, self._steps, c, pitch), self.accumulate)
 
@@ -240,7 +252,7 @@ class _Product:
     def _ahead_of_panel(self, panel: Value, block: Value, blocks: int) -> Ahead:
         """Each of the blocks prefetches an equal part of the panel, in full cache lines a trip."""
         line_bytes = self.context.machine.memory("l1").line_bytes
-        depth = self.op.shape[2]
+        depth = -(-self.op.shape[2] // self.group)
         panel_lines = -(-depth * self.op.micro_tile[1] * self.type.dtype.itemsize // line_bytes)
         trips = -(-depth // DEPTH_UNROLL)
         lines = -(-panel_lines // (trips * blocks))
@@ -252,10 +264,10 @@ class _Product:
         """Each trip asks for lines of the rows that it multiplies of this panel. Blocks that find none left ask for
         one line again and again."""
         builder, line_bytes = self.builder, self.context.machine.memory("l1").line_bytes
-        item = self.type.dtype.itemsize
+        item, rows = self.right_dtype.itemsize, DEPTH_UNROLL * self.group
         pitch_bytes = self.right.depth_stride * item
         row_lines = -(-self.op.micro_tile[1] * item // line_bytes)
-        lines = -(-DEPTH_UNROLL * row_lines // blocks)
+        lines = -(-rows * row_lines // blocks)
         pointers: list[Value] = []
         for line in range(lines):
             number = add(builder, multiply(builder, block, lines), i64(line))
@@ -264,8 +276,8 @@ class _Product:
             # A row need not begin where a line does: by their last bytes, all lines but the first are met, and that
             # one is the last of the panel before.
             pointers.append(offset_pointer(builder, panel, add(builder, start, i64(line_bytes - 1)), 1))
-        left = builder.icmp_signed("<", multiply(builder, block, lines), i64(DEPTH_UNROLL * row_lines))
-        return Ahead(tuple(pointers), builder.select(left, i64(pitch_bytes), i64(0)))
+        left = builder.icmp_signed("<", multiply(builder, block, lines), i64(rows * row_lines))
+        return Ahead(tuple(pointers), builder.select(left, i64(pitch_bytes * self.group), i64(0)))
 
     def _clear_panels(self, first: Value, panels: int) -> None:
         """Zeros where the right operand has no panels."""

@@ -18,6 +18,21 @@ Value: TypeAlias = Any
 _VECTOR: type[Any] = ir.VectorType
 _CONSTANT: type[Any] = ir.Constant
 
+
+class _BFloat(ir.Type):
+    """LLVM's `bfloat`, which llvmlite has no class for."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BFloat)
+
+    def __hash__(self) -> int:
+        return hash(_BFloat)
+
+
+BFLOAT = _BFloat()
 HALF, FLOAT, DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 _BITS: dict[ir.Type, int] = {FLOAT: 32, DOUBLE: 64}
 _SUFFIXES: dict[ir.Type, str] = {HALF: "f16", FLOAT: "f32", DOUBLE: "f64"}

@@ -23,7 +23,7 @@ from tilewright.layout.dims import static
 from tilewright.layout.iters import fuse_digits, weighted
 from tilewright.layout.refinement import Content, Copy, IndexDigit, Slot, Table
 from tilewright.targets.llvm.conversions import load_form, narrow, register_form, widen
-from tilewright.targets.llvm.values import with_element
+from tilewright.targets.llvm.values import BFLOAT, with_element
 
 Value = Any  # llvmlite carries no annotations
 Builder = Any
@@ -64,22 +64,6 @@ class Fragment:
     values: Mapping[int, Value]
 
 
-class _BFloat(ir.Type):
-    """LLVM's `bfloat`, which llvmlite has no class for."""
-
-    def _to_string(self) -> str:
-        return "bfloat"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _BFloat)
-
-    def __hash__(self) -> int:
-        return hash(_BFloat)
-
-
-_BFLOAT = _BFloat()
-
-
 def is_packed(dtype: DType) -> bool:
     """Whether elements are held in fewer bits than they are computed with."""
     return dtype.is_narrow_float
@@ -96,7 +80,7 @@ def held(builder: Builder, value: Value, dtype: DType) -> Value:
     if isinstance(known, float) and isinstance(held_form(dtype), ir.IntType):
         return _constant_bits(known, dtype)
     if dtype == dtypes.bf16:
-        rounded = builder.fptrunc(value, with_element(value.type, _BFLOAT))
+        rounded = builder.fptrunc(value, with_element(value.type, BFLOAT))
         return builder.bitcast(rounded, with_element(value.type, ir.IntType(16)))
     if builder.intrinsics.converts(builder, dtype):
         return builder.intrinsics.rounded_code(builder, value, dtype)

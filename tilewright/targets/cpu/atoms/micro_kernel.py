@@ -10,8 +10,12 @@ from dataclasses import dataclass, replace
 from llvmlite import ir
 
 from tilewright.dtypes import DType
+from tilewright.machines.machine import MatrixAtom
+from tilewright.targets.cpu.atoms.word_multiply import multiply_words
 from tilewright.targets.cpu.loops import (
     I1,
+    I32,
+    add,
     broadcast,
     i64,
     loop,
@@ -81,10 +85,12 @@ class Ahead:
 class MicroKernel:
     """`rows` x `columns` accumulators, of which the last vector is partly written if `columns` is no multiple of the
     vector width; of the right operand, of `right_dtype`, only `present` columns may be read, and the others are zeros.
-    Its elements are also written to the panel `kept`, if there is one."""
+    Its elements are also written to the panel `kept`, if there is one. With `words` a step multiplies words of several
+    steps of the depth, adjacent in the left operand and in words of the right one."""
 
     builder: Builder
     dtype: DType
+    left_dtype: DType
     right_dtype: DType
     rows: int
     columns: int
@@ -92,6 +98,7 @@ class MicroKernel:
     lanes: int
     ahead: Ahead | None
     kept: Walk | None = None
+    words: MatrixAtom | None = None
 
     def emit(self, block: Block, accumulate: bool) -> None:
         steps = block.steps
@@ -105,7 +112,7 @@ class MicroKernel:
         with ExitStack() as loops:
             for step in steps[:inner]:
                 index = loops.enter_context(loop(self.builder, i64(0), i64(step.size), 1, "step"))
-                left = self._moved(left, index, step.left_stride, self.dtype)
+                left = self._moved(left, index, step.left_stride, self.left_dtype)
                 right = self._moved(right, index, step.right_stride, self.right_dtype)
             self._emit_sums(replace(block, left=left, right=right, steps=steps[inner:]), accumulate=True)
 
@@ -180,7 +187,7 @@ class MicroKernel:
         updates = math.prod((step.size, *(each.size for each in inner), static(depth) or NEST_MULTIPLIES))
 
         def trip(index: Value, running: list[Value]) -> list[Value]:
-            a = self._moved(left, index, step.left_stride, self.dtype)
+            a = self._moved(left, index, step.left_stride, self.left_dtype)
             b = self._moved(right, index, step.right_stride, self.right_dtype)
             return self._nest(a, b, depth, unroll, inner, running)
 
@@ -196,21 +203,52 @@ class MicroKernel:
         return replace(operand, pointer=offset_pointer(self.builder, operand.pointer, offset, dtype.itemsize))
 
     def _whole_depth(self, left: Walk, right: Walk, depth: Value, unroll: int, totals: list[Value]) -> list[Value]:
-        """`unroll` steps of the depth a trip, and those that are left one by one."""
-        known = static(depth)
-        whole: Value = self.builder.and_(depth, i64(-unroll)) if known is None else i64(known // unroll * unroll)
+        """`unroll` steps of the depth a trip, and those that are left one by one; last, part of a word."""
+        group = self._group
+        left = replace(left, depth_stride=left.depth_stride * group)
+        if self._joins_rows:
+            right = replace(right, depth_stride=right.depth_stride * group)
+        steps = depth if group == 1 else self._divided(depth, group)
+        known = static(steps)
+        whole: Value = self.builder.and_(steps, i64(-unroll)) if known is None else i64(known // unroll * unroll)
         totals = self._depth_loop(left, right, i64(0), whole, unroll, totals)
-        return self._depth_loop(left, right, whole, depth, 1, totals)
+        totals = self._depth_loop(left, right, whole, steps, 1, totals)
+        if group == 1:
+            return totals
+        rounded = self._divided(add(self.builder, depth, i64(group - 1)), group)
+        return self._depth_loop(left, right, steps, rounded, 1, totals, is_part=True)
+
+    @property
+    def _group(self) -> int:
+        """Steps of the depth in a word."""
+        return 1 if self.words is None else self.words.group
+
+    @property
+    def _joins_rows(self) -> bool:
+        """Whether the words of the right operand are made of its rows."""
+        return self.words is not None and self.right_dtype == self.left_dtype
+
+    def _divided(self, value: Value, divisor: int) -> Value:
+        known = static(value)
+        return self.builder.udiv(value, i64(divisor)) if known is None else i64(known // divisor)
 
     def _depth_loop(
-        self, left: Walk, right: Walk, start: Value, end: Value, step: int, totals: list[Value]
+        self,
+        left: Walk,
+        right: Walk,
+        start: Value,
+        end: Value,
+        step: int,
+        totals: list[Value],
+        is_part: bool = False,
     ) -> list[Value]:
         """`step` rank-one updates a trip. The addresses of operands live in registers across trips, as the totals do:
-        accesses at constant distances from a register are the shortest instructions."""
+        accesses at constant distances from a register are the shortest instructions. `is_part`: of words only the first
+        step of the depth counts."""
         builder = self.builder
         if static(start) is not None and static(start) == static(end):
             return totals
-        walks = [(left, self.dtype), (right, self.right_dtype)]
+        walks = [(left, self.left_dtype), (right, self.right_dtype)]
         if self.kept is not None:
             walks.append((self.kept, self.dtype))
         pointers = [self._start(walk, start, dtype) for walk, dtype in walks]
@@ -225,10 +263,12 @@ class MicroKernel:
             for offset in moved:
                 self._prefetch(ahead.pointers if ahead is not None else (), offset)
             for position in range(step):
-                columns = self._columns(self._at(b, position * right.depth_stride, self.right_dtype))
+                start = self._at(b, position * right.depth_stride, self.right_dtype)
+                columns = self._columns(start, right.depth_stride // self._group, is_part)
                 if self.kept is not None:
                     self._keep(columns, self._at(panels[0], position * self.kept.depth_stride))
-                running = self._rank_one(self._at(a, position * left.depth_stride), left.row_stride, columns, running)
+                row = self._at(a, position * left.depth_stride, self.left_dtype)
+                running = self._rank_one(row, left.row_stride, columns, running, is_part)
             return [
                 *(
                     self._next(pointer, step * walk.depth_stride, dtype)
@@ -299,30 +339,62 @@ class MicroKernel:
         for vector, column in enumerate(columns):
             self.builder.store(column, self._at(panel, vector * self.lanes), align=self.dtype.itemsize)
 
-    def _rank_one(self, a: Value, row_stride: int, columns: list[Value], totals: list[Value]) -> list[Value]:
+    def _rank_one(
+        self, a: Value, row_stride: int, columns: list[Value], totals: list[Value], is_part: bool
+    ) -> list[Value]:
         result: list[Value] = []
         for r in range(self.rows):
-            scalar = self.builder.load(self._at(a, r * row_stride), typ=register_form(self.dtype))
-            spread = broadcast(self.builder, scalar, self.lanes)
+            pointer = self._at(a, r * row_stride, self.left_dtype)
+            spread = broadcast(self.builder, self._element(pointer, is_part), self.lanes)
             for v, column in enumerate(columns):
                 result.append(self._multiply_add(spread, column, totals[r * len(columns) + v]))
         return result
 
-    def _columns(self, b: Value) -> list[Value]:
-        """The columns of the right operand at one step of the depth."""
-        return [self._column_vector(b, first) for first in range(0, self.present, self.lanes)]
+    def _element(self, pointer: Value, is_part: bool) -> Value:
+        """An element of the left operand, or a word of it, which need not be aligned; nothing after a part is read."""
+        builder = self.builder
+        if self.words is None:
+            return builder.load(pointer, typ=register_form(self.dtype))
+        item = self.left_dtype.itemsize
+        if is_part:
+            return builder.zext(builder.load(pointer, align=item, typ=ir.IntType(self.left_dtype.bits)), I32)
+        return builder.load(pointer, align=item, typ=I32)
+
+    def _columns(self, b: Value, pitch: int, is_part: bool) -> list[Value]:
+        """The columns of the right operand at one step of the depth; rows that are joined are `pitch` apart."""
+        firsts = range(0, self.present, self.lanes)
+        if self._joins_rows:
+            return [self._joined(b, first, pitch, 1 if is_part else self._group) for first in firsts]
+        columns = [self._column_vector(b, first) for first in firsts]
+        if not is_part:
+            return columns
+        mask = splat(ir.VectorType(I32, self.lanes), (1 << self.left_dtype.bits) - 1)
+        return [self.builder.and_(column, mask) for column in columns]
+
+    def _joined(self, b: Value, first: int, pitch: int, rows: int) -> Value:
+        """A vector of words of some rows of the right operand."""
+        builder, shape = self.builder, ir.VectorType(I32, self.lanes)
+        total = builder.zext(self._stored_vector(b, first), shape)
+        for row in range(1, rows):
+            bits = builder.zext(self._stored_vector(self._at(b, row * pitch, self.right_dtype), first), shape)
+            total = builder.or_(total, builder.shl(bits, splat(shape, row * self.right_dtype.bits)))
+        return total
 
     def _column_vector(self, b: Value, first: int) -> Value:
+        """A vector of the right operand as it is multiplied."""
+        return widen(self.builder, self._stored_vector(b, first), self.right_dtype)
+
+    def _stored_vector(self, b: Value, first: int) -> Value:
         """A vector of the right operand, zeros where it has no columns."""
         dtype = self.right_dtype
         pointer, shape = self._at(b, first, dtype), load_form(dtype, self.lanes)
         if first + self.lanes <= self.present:
-            loaded = self.builder.load(pointer, align=dtype.itemsize, typ=shape)
-        else:
-            loaded = masked_load(self.builder, pointer, self._mask(self.present - first), shape, dtype.itemsize)
-        return widen(self.builder, loaded, dtype)
+            return self.builder.load(pointer, align=dtype.itemsize, typ=shape)
+        return masked_load(self.builder, pointer, self._mask(self.present - first), shape, dtype.itemsize)
 
     def _multiply_add(self, x: Value, y: Value, total: Value) -> Value:
+        if self.words is not None:
+            return multiply_words(self.builder, self.words, x, y, total)
         if self.dtype.is_float:
             return intrinsic(self.builder, "fma", [x, y, total])
         return self.builder.add(total, self.builder.mul(x, y))
