@@ -1,10 +1,10 @@
 """Compute what follows a transposed array in the order of the array as it is stored.
 
 Elementwise operations and reductions, such as those of a softmax along a dim that is not the innermost one in memory,
-would read the array across its rows. Where reductions and transposes back are all that leaves what is computed of a
-transposed array, it is computed before the transpose: reductions have other axes, transposes back are none. What is
-broadcast, of the results of these reductions too, is small and has its dims in the other order.
-After simplification, which does so for a reduction that alone reads what is transposed; before reductions are split.
+would read the array across its rows. They are computed before the transpose if only reductions and transposes back
+leave what they compute: reductions have other axes, and transposes back are dropped. Broadcasts next to them, of the
+results of these reductions too, have their dims in the other order. After simplification, which moves a reduction that
+alone reads what is transposed; before reductions are split.
 
 Before:
     func.func @main(%x: tensor<96x64xf32>) -> tensor<96x64xf32> {
@@ -71,7 +71,7 @@ class _Region(msgspec.Struct):
 
 
 def _region_of(turn: array.TransposeOp, block: Block) -> _Region | None:
-    """What is computed of a transposed array, where only reductions and transposes back leave it."""
+    """Find the operations on a transposed array, if only reductions and transposes back leave them."""
     if is_gathered_along_rows(turn.operands[0]):
         return None
     values, inside, exits = {turn.results[0]}, set[Operation](), set[Operation]()
