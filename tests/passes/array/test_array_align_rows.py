@@ -274,3 +274,19 @@ def test_transposed_arrays_are_stored_where_many_rows_are_gathered(indices: int,
         assert stored(check_meaning(PASS, text)) == [(256, 48)]
     else:
         check_unchanged(PASS, text)
+
+
+def test_constants_of_what_is_stored_first_are_not_stored() -> None:
+    text = """
+    func.func @main(%x: tensor<3x40x5x4xf32>, %w: tensor<4xf32>) -> tensor<3x5x4xf32> {
+      %one = array.constant() {value = 1.0 : f64, resource = ""} : tensor<3x40x5x4xf32>
+      %y = array.map(%x, %one) {fn = "add"} : tensor<3x40x5x4xf32>
+      %s = array.reduce(%y) {fn = "maximum", axes = array<i64: 1>} : tensor<3x5x4xf32>
+      %b = array.broadcast(%w) {axes = array<i64: 2>} : tensor<3x5x4xf32>
+      %z = array.map(%s, %b) {fn = "minimum"} : tensor<3x5x4xf32>
+      func.return %z : tensor<3x5x4xf32>
+    }
+    """
+    unit = check_meaning(PASS, text)
+    (group,) = [op for op in unit.main.body.block.ops if isinstance(op, array.FusedOp)]
+    assert len(group.operands) == 1

@@ -42,7 +42,14 @@ from tilewright.dialects.rewriting import erase, insert_like
 from tilewright.dialects.walks import producers_first
 from tilewright.layout.relayout_planner import SHUFFLED_STRIDES
 from tilewright.passes.array.array_simplify import drop_unused
-from tilewright.passes.array.fusion import ELEMENTWISE, is_unit_reshape, make_group, results_through, users
+from tilewright.passes.array.fusion import (
+    ELEMENTWISE,
+    inline_closure,
+    is_unit_reshape,
+    make_group,
+    results_through,
+    users,
+)
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.primitives import ArrayType
 
@@ -81,6 +88,12 @@ class ArrayAlignRowsPass(msgspec.Struct, frozen=True):
                 _align_reductions(unit, block)
 
 
+def _store(block: Block, members: set[Operation], why: str) -> None:
+    """Compute operations, with the constants and positions that they read, in a kernel of their own."""
+    read = [operand for op in members for operand in op.operands]
+    make_group(block, members | set(inline_closure(read, block)), "loop", why)
+
+
 def _align_operands(unit: Unit, block: Block, op: array.ConcatOp) -> None:
     if _read_across(op) or op.axis == _innermost(array_type(op.results[0]).shape):
         op = _transposed_first(block, op)
@@ -89,7 +102,7 @@ def _align_operands(unit: Unit, block: Block, op: array.ConcatOp) -> None:
     if not across or alike:
         return
     for operand in across:
-        make_group(block, _chain(operand), "loop", _JOINED)
+        _store(block, _chain(operand), _JOINED)
     subject = f"concat at {where(op)}"
     unit.remarks.append(Remark(ArrayAlignRowsPass.name, subject, f"{len(across)} operands stored first", _JOINED))
 
@@ -101,7 +114,7 @@ def _align_gathered_rows(unit: Unit, block: Block, op: array.GatherOp) -> None:
     if source.rank - 1 in op.axes or taken < max(_LEAST_ELEMENTS, _LEAST_TAKEN * source.size):
         return
     if any(_is_across(value, read) for read in _reads(value)):
-        make_group(block, _chain(value), "loop", _GATHERED)
+        _store(block, _chain(value), _GATHERED)
         unit.remarks.append(Remark(ArrayAlignRowsPass.name, f"gather at {where(op)}", "stored first", _GATHERED))
 
 
@@ -125,7 +138,7 @@ def _align_right_operand(unit: Unit, block: Block, op: array.ContractOp) -> None
     else:
         return
     if part is not None:
-        make_group(block, _chain(part.results[0]), "loop", why)
+        _store(block, _chain(part.results[0]), why)
         subject = f"contraction at {where(op)}"
         unit.remarks.append(Remark(ArrayAlignRowsPass.name, subject, "right operand stored first", why))
 
@@ -149,7 +162,7 @@ def _align_short_rows(unit: Unit, block: Block, op: array.ReduceOp) -> None:
     rows = [size for axis, size in enumerate(source.shape) if axis > max(op.axes)]
     is_short = len([size for size in rows if size > 1]) > 1 and rows[-1] < _SHORT_ROW
     if op.part is None and is_short and source.size >= _MANY_TERMS * result.size and _meets_some_dims(op):
-        make_group(block, {op, *_chain(op.operands[0])}, "loop", _SHORT)
+        _store(block, {op, *_chain(op.operands[0])}, _SHORT)
         unit.remarks.append(Remark(ArrayAlignRowsPass.name, f"reduction at {where(op)}", "stored first", _SHORT))
 
 
@@ -353,7 +366,7 @@ def _align_reductions(unit: Unit, block: Block) -> None:
             other.results[0].replace_all_uses_with(first.results[0])
             erase(other)
         subject = f"transpose at {where(first)}"
-        make_group(block, {first, *_chain(first.operands[0])}, "loop", _REDUCED)
+        _store(block, {first, *_chain(first.operands[0])}, _REDUCED)
         unit.remarks.append(Remark(ArrayAlignRowsPass.name, subject, "stored first", _REDUCED))
 
 
