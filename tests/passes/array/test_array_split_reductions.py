@@ -249,3 +249,22 @@ def test_parts_of_narrow_floats_are_not_rounded(function: str, dtype: tw.DType) 
     exact = x.astype(np.float64).sum() if function == "add" else x.astype(np.float64).max()
     assert found.dtype == dtype.numpy
     assert found == np.float32(exact).astype(dtype.numpy)
+
+
+@pytest.mark.parametrize(("columns", "apart"), [(7, True), (200, False)])
+def test_short_operands_of_a_concatenation_are_reduced_apart(columns: int, apart: bool) -> None:
+    """Vectors of their rows would be loaded from several of them, under masks."""
+    rows = 28000 // (4 * columns)
+    arguments = ", ".join(f"%a{n}: tensor<{rows}x{columns}xi32>" for n in range(4))
+    text = f"""
+    func.func @main({arguments}) -> tensor<i32> {{
+      %j = array.concat(%a0, %a1, %a2, %a3) {{axis = 1 : index}} : tensor<{rows}x{4 * columns}xi32>
+      %z = array.reduce(%j) {{fn = "add", axes = array<i64: 0, 1>}} : tensor<i32>
+      func.return %z : tensor<i32>
+    }}
+    """
+    if not apart:
+        check_unchanged(ArraySplitReductionsPass(), text)
+        return
+    unit = check_meaning(ArraySplitReductionsPass(), text)
+    assert not any(isinstance(op, array.ConcatOp) for op in unit.main.body.block.ops)

@@ -54,6 +54,8 @@ FEW_PARTS = 8
 UNEQUAL_PART = 1024
 # The fewest elements of an operand of a concatenation, on average, that are reduced apart to each of many results.
 LEAST_JOINED = 256
+# Elements of operands of a concatenation that are shorter than two vectors, all together, that are reduced apart.
+LEAST_OF_SHORT, SHORT = 1 << 14, 32
 # Operations between a reduction and a concatenation that are looked at.
 MOST_BETWEEN = 64
 
@@ -114,8 +116,8 @@ def _consider_reduction(unit: Unit, op: array.ReduceOp, many: bool) -> None:
     are_columns = many and source.rank - 1 not in op.axes and source.size >= LEAST_IN_COLUMNS
     if is_long and few and _rounds(op):
         op = _in_compute_type(op)
-    join = _join_of(op) if is_long and (many or few) else None
-    if join is not None:
+    join = _join_of(op) if many or few else None
+    if join is not None and (is_long or (few and _are_short(join) and _reduced(op) >= LEAST_OF_SHORT)):
         for each in _of_operands(op, join):
             _consider_reduction(unit, each, many)
         return
@@ -180,6 +182,12 @@ def _join_of(op: array.ReduceOp) -> array.ConcatOp | None:
     if len(found) != 1 or (not few and _reduced(op) < LEAST_JOINED * len(found[0].operands)):
         return None
     return found[0]
+
+
+def _are_short(join: array.ConcatOp) -> bool:
+    """Whether the operands of a concatenation are so short along the last dim that vectors hold elements of several."""
+    rank, size = array_type(join.results[0]).rank, array_type(join.results[0]).shape[join.axis]
+    return join.axis == rank - 1 and size < SHORT * len(join.operands)
 
 
 def _is_alone(value: SSAValue) -> bool:
