@@ -268,3 +268,17 @@ def test_short_operands_of_a_concatenation_are_reduced_apart(columns: int, apart
         return
     unit = check_meaning(ArraySplitReductionsPass(), text)
     assert not any(isinstance(op, array.ConcatOp) for op in unit.main.body.block.ops)
+
+
+def test_transposed_operands_of_a_concatenation_are_reduced_as_they_are_stored() -> None:
+    text = """
+    func.func @main(%x: tensor<300x500xi32>, %y: tensor<500x300xi32>) -> tensor<i32> {
+      %t = array.transpose(%y) {permutation = array<i64: 1, 0>} : tensor<300x500xi32>
+      %j = array.concat(%x, %t) {axis = 1 : index} : tensor<300x1000xi32>
+      %e = array.map(%j) {fn = "negative"} : tensor<300x1000xi32>
+      %z = array.reduce(%e) {fn = "maximum", axes = array<i64: 0, 1>} : tensor<i32>
+      func.return %z : tensor<i32>
+    }
+    """
+    unit = check_meaning(ArraySplitReductionsPass(), text)
+    assert not any(isinstance(op, array.TransposeOp) for op in unit.main.body.block.ops)

@@ -288,7 +288,12 @@ def _reverse(unit: Unit, op: array.ReverseOp) -> Sequence[SSAValue] | None:
 
 
 def _reduce(unit: Unit, op: array.ReduceOp) -> Sequence[SSAValue] | None:
-    """A reduction of transposed arrays goes along with them as they are stored."""
+    result = reduced_as_stored(op)
+    return None if result is None else [result]
+
+
+def reduced_as_stored(op: array.ReduceOp) -> SSAValue | None:
+    """The result of a reduction of transposed arrays, which goes along with them as they are stored."""
     (source,) = op.operands
     permutation = _permutation_of(source) if op.part is None else None
     if permutation is None:
@@ -303,8 +308,8 @@ def _reduce(unit: Unit, op: array.ReduceOp) -> Sequence[SSAValue] | None:
     order = tuple(kept.index(axis) for n, axis in enumerate(permutation) if n not in op.axes)
     total = _insert(op, made)
     if order == tuple(range(len(order))):
-        return [total]
-    return [_insert(op, array.TransposeOp(arguments=[total], permutation=order, outputs=[op.results[0].type]))]
+        return total
+    return _insert(op, array.TransposeOp(arguments=[total], permutation=order, outputs=[op.results[0].type]))
 
 
 def _permutation_of(value: SSAValue) -> tuple[int, ...] | None:

@@ -39,7 +39,7 @@ from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import erase, insert_like
 from tilewright.errors import CompilerBug
 from tilewright.machines.machine import Machine
-from tilewright.passes.array.array_simplify import drop_unused
+from tilewright.passes.array.array_simplify import drop_unused, reduced_as_stored
 from tilewright.passes.array.fusion import ELEMENTWISE, describe, is_splat, results_through
 from tilewright.passes.array.reduction_sources import copy_sources
 from tilewright.passes.array.split_sums import LEAST_PART, MOST_PARTS, parts_of, replace_by_parts
@@ -205,6 +205,7 @@ def _of_operands(op: array.ReduceOp, join: array.ConcatOp) -> list[array.ReduceO
         size = array_type(operand).shape[join.axis]
         part = rebuilt(op, [_Window(op, join, operand, start, size).of(op.operands[0])], outputs)
         insert_like(op, part)
+        part = _as_stored(part)
         parts.append(part)
         start += size
         if total is None:
@@ -218,6 +219,15 @@ def _of_operands(op: array.ReduceOp, join: array.ConcatOp) -> list[array.ReduceO
     op.results[0].replace_all_uses_with(total)
     erase(op)
     return parts
+
+
+def _as_stored(op: array.ReduceOp) -> array.ReduceOp:
+    """A reduction in the order of memory, where its result has no other order of dims by that."""
+    result = reduced_as_stored(op) if array_type(op.results[0]).rank <= 1 else None
+    if result is None or not isinstance(result.owner, array.ReduceOp):
+        return op
+    erase(op)
+    return result.owner
 
 
 class _Window(msgspec.Struct):
