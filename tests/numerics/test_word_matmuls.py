@@ -275,9 +275,9 @@ def test_rows_that_are_bound_by_reading_are_multiplied_as_f32(shape: tuple[int, 
     assert "vdpbf16ps" not in tw.jit(matmul).lower(*arrays).compile(f"cpu:{MACHINE}").asm()
 
 
-@pytest.mark.parametrize(("rows", "depth", "words"), [(8, 63, False), (8, 64, True), (70, 63, True)])
-def test_few_rows_of_an_odd_depth_are_multiplied_as_f32(rows: int, depth: int, words: bool) -> None:
-    """Where the right operand is contiguous along it, its words begin anywhere."""
+@pytest.mark.parametrize(("rows", "depth", "words"), [(8, 64, False), (20, 63, False), (20, 64, True), (70, 63, True)])
+def test_few_rows_along_the_depth_are_multiplied_as_f32(rows: int, depth: int, words: bool) -> None:
+    """Very few read the right operand as it is stored; words of an odd depth begin anywhere in it."""
     arrays = np.zeros((rows, depth), BF16), np.zeros((40, depth), BF16)
     assert ("vdpbf16ps" in tw.jit(by_rows).lower(*arrays).compile(f"cpu:{MACHINE}").asm()) == words
 

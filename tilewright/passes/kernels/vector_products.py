@@ -12,7 +12,7 @@ from tilewright import schedules
 from tilewright.cost.tiles import MatmulTile
 from tilewright.cost.vectors.products import Product, Right
 from tilewright.cost.vectors.register_blocks import RegisterBlock
-from tilewright.cost.vectors.tiles import ROWS_ALONG_DEPTH, is_streamed
+from tilewright.cost.vectors.tiles import is_streamed, rows_along_depth
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.machines.machine import Machine, MatrixAtom
@@ -61,7 +61,7 @@ def word_atom_for(group: array.FusedOp, op: array.ContractOp, machine: Machine) 
         return None  # a part would begin inside a word
     if is_streamed(rows, columns, result.dtype) and reads_columns(group, op):
         return None
-    if rows <= ROWS_ALONG_DEPTH and reads_along_depth(group, op):
+    if rows <= rows_along_depth(result.dtype, machine) and reads_along_depth(group, op):
         return None
     return None if depth % atom.group and rows < ROWS_OF_ODD_DEPTH and _is_along_depth(group, op) else atom
 
