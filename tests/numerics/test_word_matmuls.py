@@ -165,7 +165,7 @@ def test_several_contracted_dims() -> None:
 @pytest.mark.parametrize("start", [0, 1, 2])
 @pytest.mark.parametrize("size", [32, 33])
 def test_parts_of_arrays_beside_infinities(start: int, size: int) -> None:
-    """What comes before and after a part, in the same words too, takes no part in the sum."""
+    """Elements outside the window along the depth, even in a word that the window shares, do not enter the sum."""
     x, w = whole_numbers((20, 64), 12), whole_numbers((64, 48), 13)
     inside = slice(start, start + size)
     for value, outside in ((x, np.s_[:, inside]), (w, np.s_[inside])):

@@ -1,4 +1,4 @@
-"""What is computed of transposed arrays in the order of memory, and what stays."""
+"""Transposes that sink below elementwise operations and reductions, and those that stay."""
 
 from __future__ import annotations
 
