@@ -282,3 +282,10 @@ def test_transposed_operands_of_a_concatenation_are_reduced_as_they_are_stored()
     """
     unit = check_meaning(ArraySplitReductionsPass(), text)
     assert not any(isinstance(op, array.TransposeOp) for op in unit.main.body.block.ops)
+
+
+def test_sums_of_short_operands_of_narrow_floats_are_rounded_once() -> None:
+    arrays = [np.random.default_rng(n).random((1000, 7)).astype(tw.bf16.numpy) for n in range(4)]
+    found = tw.jit(lambda *each: tw.sum(tw.concat(each, axis=1)))(*arrays)
+    exact = sum(each.astype(np.float64).sum() for each in arrays)
+    assert np.asarray(found) == np.float32(exact).astype(tw.bf16.numpy)

@@ -114,10 +114,12 @@ def _consider_reduction(unit: Unit, op: array.ReduceOp, many: bool) -> None:
     source, few = array_type(op.operands[0]), array_type(op.results[0]).size <= FEW_RESULTS
     is_long = (source.size if many and not few else _reduced(op)) >= LEAST_REDUCED
     are_columns = many and source.rank - 1 not in op.axes and source.size >= LEAST_IN_COLUMNS
-    if is_long and few and _rounds(op):
-        op = _in_compute_type(op)
     join = _join_of(op) if many or few else None
-    if join is not None and (is_long or (few and _are_short(join) and _reduced(op) >= LEAST_OF_SHORT)):
+    if join is not None and not is_long and not (few and _are_short(join) and _reduced(op) >= LEAST_OF_SHORT):
+        join = None
+    if few and _rounds(op) and (is_long or join is not None):
+        op = _in_compute_type(op)
+    if join is not None:
         for each in _of_operands(op, join):
             _consider_reduction(unit, each, many)
         return
