@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.fuzz.guarded_memory import guarded_copy
 from tests.sampling import sampled
 
 SHAPES = ((16, 16), (17, 33), (64, 64), (100, 37), (1, 50), (50, 1), (15, 64), (64, 15), (257, 129))
@@ -107,3 +108,36 @@ def test_arithmetic_on_small_elements_is_not_gathered(dtype: str) -> None:
     assert "vpunpck" in text
     assert "vpinsrb" not in text
     assert "vpinsrw" not in text
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8", "int16", "int32", "int64", "bool"])
+@pytest.mark.parametrize("last", [2, 3, 4, 5, 7, 9, 12, 15, 19, 23, 37])
+def test_short_runs(last: int, dtype: str) -> None:
+    """What does not fill a block, or a piece of one, is loaded with elements before it; alone, with arithmetic, and of
+    a computed array, in whole and clipped tiles."""
+    x = np.random.default_rng(9).integers(0, 2 if dtype == "bool" else 100, (37, 41, last)).astype(dtype)
+    for order in ((2, 1, 0), (1, 2, 0), (2, 0, 1)):
+        expected = x.transpose(order)
+        np.testing.assert_array_equal(tw.jit(lambda x, o=order: tw.permute_dims(x, o), target="cpu")(x), expected)
+        same = tw.jit(lambda x, y, o=order: tw.permute_dims(x, o) == y, target="cpu")
+        assert same(x, np.ascontiguousarray(expected)).all()
+
+
+@pytest.mark.parametrize("last", [5, 7, 12])
+def test_short_runs_are_not_gathered(last: int) -> None:
+    turned = tw.jit(lambda x: tw.permute_dims(x, (2, 1, 0)), target="cpu:x86-64-v4")
+    text = turned.lower(np.zeros((64, 32, last), np.float32)).compile().asm()
+    assert "vunpcklps" in text
+    assert "vinsertps" not in text
+
+
+@pytest.mark.parametrize("at_end", [True, False], ids=["end of a page", "start of a page"])
+@pytest.mark.parametrize("shape", [(17, 5), (8, 7), (33, 13), (5, 4)])
+def test_short_runs_are_read_inside_of_their_array(shape: tuple[int, int], at_end: bool) -> None:
+    """Also where lanes are outside, and read another element instead."""
+    x = np.random.default_rng(10).random(shape).astype(np.float32)
+    padded = tw.jit(lambda x: tw.pad(x, ((3, 5), (0, 0))).T * 2, target="cpu")
+    joined = tw.jit(lambda x: tw.concat([x.T, 2 * x.T], axis=1), target="cpu")
+    placed = guarded_copy(x, at_end)
+    np.testing.assert_array_equal(padded(placed), np.pad(x, ((3, 5), (0, 0))).T * 2)
+    np.testing.assert_array_equal(joined(placed), np.concatenate([x.T, 2 * x.T], axis=1))

@@ -247,10 +247,12 @@ class JitFunction:
                 break
         key: list[Any] = [setting]
         taken: list[Any] = []
+        as_given = True
         for array in arrays:
             key.append(array.shape)
             key.append(array.dtype)
             if not array.flags.c_contiguous:
+                as_given = False
                 view = view_of(array)
                 if view is None:
                     array = np.ascontiguousarray(array)
@@ -264,7 +266,7 @@ class JitFunction:
         executable, result = found
         results = executable(*taken)
         # A program that gives one array in a container is left out: its native function gives the bare array.
-        if len(key) == 1 + 2 * len(arrays) and (result is LEAF or len(results) != 1):
+        if as_given and (result is LEAF or len(results) != 1):
             options, function = executable.settled
             if sharing is not None:
                 function = sharing.around(function)

@@ -99,6 +99,21 @@ def along_depth_tile(rows: int, columns: int, depth: int, dtype: DType, machine:
     return MatmulTile(rows, even_split(columns, max(least, most), lanes), min(depth, steps))
 
 
+# Elements of columns that are reduced and read again, whole ones, so that what is dear to compute of them is kept: how
+# many side by side, in lines of memory, and the most elements of such a tile, which stays in the second-level cache.
+WHOLE_COLUMNS, LEAST_SIDE, MOST_SIDE, MOST_OF_COLUMNS = 16384, 16, 64, 65536
+
+
+def whole_columns_tile(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The tile of a reduction of columns whose elements are needed again; None where they are too long, or are rows."""
+    column, last = math.prod(shape[d] for d in axes), len(shape) - 1
+    if last in axes or column * LEAST_SIDE > MOST_OF_COLUMNS:
+        return None
+    side = max(LEAST_SIDE, min(MOST_SIDE, WHOLE_COLUMNS // column // LEAST_SIDE * LEAST_SIDE))
+    columns = even_split(shape[last], side, LEAST_SIDE if shape[last] > side else 1)
+    return tuple(n if d in axes else columns if d == last else 1 for d, n in enumerate(shape))
+
+
 # Of arrays that come from memory: two lines of each row that is written, so that as many rows are read side by side as
 # a prefetcher follows streams, and how long those are.
 TURNED_BYTES = 128

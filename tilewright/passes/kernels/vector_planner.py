@@ -22,6 +22,7 @@ from tilewright.cost.vectors.tiles import (
     rows_along_depth,
     streaming_tile,
     turned_tile,
+    whole_columns_tile,
 )
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type
@@ -108,7 +109,8 @@ class VectorPlanner(msgspec.Struct, frozen=True):
         reduced = reduced_space(group)
         reduction = Reduction(reduced.shape, reduced.axes, reduced.dtype, reduced.fn == "add")
         if reduced.is_read_again:
-            return schedules.Loop(tile=reread_tile(reduced.shape, reduced.axes))
+            columns = whole_columns_tile(reduced.shape, reduced.axes)
+            return schedules.Loop(tile=columns or reread_tile(reduced.shape, reduced.axes))
         return schedules.Loop(tile=best_reduction_tile(reduction, self.machine, self.threads))
 
     def _loop_extents(self, group: array.FusedOp, space: tuple[int, ...]) -> tuple[int, ...]:

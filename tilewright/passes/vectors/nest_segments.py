@@ -2,13 +2,14 @@
 
 Roots (stores, reductions, operands of matmuls, carried tiles) become loop nests; what they need is computed inside
 them, element by element. Roots of one shape that do not wait for each other share a nest. A value lands in a buffer
-when it crosses a reduction, a matmul or a loop, or when it is dear and two nests need it.
+when it crosses a reduction, a matmul or a loop, or when it is dear and two nests, or all rows of one, need it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import prod
 
 import msgspec
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -18,6 +19,7 @@ from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type
 from tilewright.dialects.walks import producers_first
 from tilewright.layout import Layout
+from tilewright.layout.construct import strided
 from tilewright.machines.machine import Machine
 from tilewright.passes.vectors.nest_writer import NestWriter, Root, is_place, is_unit_reshape
 from tilewright.primitives import ArrayType
@@ -25,6 +27,8 @@ from tilewright.primitives import ArrayType
 # Operations that compute each element of their result from the operands' elements at the same place.
 STRICT = (tile.MapOp, tile.CastOp, tile.BitcastOp, tile.FillPaddingOp)
 RECOMPUTED_OPERATIONS = 6
+# Rows from which on a dear value that all of them need, of vectors along a row, is computed before them.
+LEAST_REPEATED = 4
 # Rows a multiple of this apart fall into the same few sets of a first-level cache.
 CONFLICT_BYTES = 1024
 
@@ -74,6 +78,7 @@ class Segment(msgspec.Struct, eq=False):
     ops: dict[Operation, None] = msgspec.field(default_factory=dict)  # in order
     roots: list[Root] = msgspec.field(default_factory=list)
     written: dict[SSAValue, int] = msgspec.field(default_factory=dict)
+    repeated: set[SSAValue] = msgspec.field(default_factory=set[SSAValue])  # in buffers for the rows that need them
     barrier: Operation | None = None
     last_conflict: int = -1
 
@@ -102,17 +107,31 @@ class Segment(msgspec.Struct, eq=False):
         elif isinstance(op, tile.ReshapeOp | tile.ConcatOp) and not is_unit_reshape(op):
             for operand in op.operands:
                 self.materialise(operand)
+        elif isinstance(op, tile.BroadcastOp) and self._repeats_dear(op):
+            self.materialise(op.operands[0])
+            self.repeated.add(op.operands[0])
+
+    def _repeats_dear(self, op: tile.BroadcastOp) -> bool:
+        """Whether dear vectors along a row are repeated for many rows, each of which would compute them."""
+        layout = self.places.layout(op.results[0])
+        if layout is None or op.operands[0] in self.places.buffers or not self._is_dear(op.operands[0]):
+            return False
+        along = _vector_dims(layout)
+        sizes, shape = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
+        own = {axis for axis, size in zip(op.axes, sizes, strict=True) if size > 1}
+        repeats = prod(size for dim, size in enumerate(shape) if dim not in own)
+        return bool(along) and own.issuperset(along) and repeats >= LEAST_REPEATED
 
     def put(self, value: SSAValue, buffer: SSAValue, stage: int | None = None) -> None:
         """Write a value to a buffer, as early as it can be computed unless a stage is given."""
         self.roots.append(Root(value, self.stage(value) if stage is None else stage, buffer=buffer))
 
-    def materialise(self, value: SSAValue, stage: int | None = None) -> SSAValue:
-        """A value's buffer, written at the end of the segment at the latest."""
+    def materialise(self, value: SSAValue, stage: int | None = None, storage: str = "") -> SSAValue:
+        """A value's buffer, written at the end of the segment at the latest; `storage` is the layout of a new one."""
         if value in self.places.buffers:
             return self.places.buffers[value]
         stage = self.stage(value) if stage is None else stage
-        buffer = self.places.alloc(array_type(value))
+        buffer = self.places.alloc(array_type(value), storage)
         self.put(value, buffer, stage)
         self.places.buffers[value] = buffer
         self.written[value] = stage
@@ -136,7 +155,7 @@ class Segment(msgspec.Struct, eq=False):
         """The round of a value, from those of its operands."""
         if value in self.written:
             owner = value.owner
-            crosses = isinstance(owner, tile.ReduceOp | tile.LoadOp)
+            crosses = isinstance(owner, tile.ReduceOp | tile.LoadOp) or value in self.repeated
             return self.written[value] + 1 if crosses else self.written[value]
         op = value.owner
         if value in self.places.buffers or not isinstance(op, Operation):
@@ -159,6 +178,7 @@ class Segment(msgspec.Struct, eq=False):
             new.add_op(scheduled.NestOp(layout=self._layout_of(roots), body=Region(block)))
         self.roots.clear()
         self.written.clear()
+        self.repeated.clear()
 
     def _layout_of(self, roots: Sequence[Root]) -> str | None:
         """The layout of a nest: what most of its roots have, the first of them where there is no majority."""
@@ -177,7 +197,20 @@ class Segment(msgspec.Struct, eq=False):
                     continue
                 where = {n for n, roots in enumerate(_nests(self.roots)) for r in roots if self._reads(r, value)}
                 if len(where) + later >= 2:
-                    self.materialise(value)
+                    self.materialise(value, storage=self._along_vectors(value))
+
+    def _along_vectors(self, value: SSAValue) -> str:
+        """The layout of a buffer whose neighbours are those in vectors, where nests alone use a value and these do not
+        run along the last dim; else none: row by row."""
+        layout, shape = self.places.layout(value), array_type(value).shape
+        along = [] if layout is None else _vector_dims(layout)
+        if len(along) != 1 or along[0] == len(shape) - 1:
+            return ""
+        if not all(isinstance(use.operation, (*STRICT, tile.ReduceOp, tile.StoreOp)) for use in value.uses):
+            return ""
+        order = [*(dim for dim in range(len(shape)) if dim != along[0]), *along]
+        strides = [prod(shape[other] for other in order[order.index(dim) + 1 :]) for dim in range(len(shape))]
+        return str(strided(shape, strides))
 
     def _is_later(self, user: Operation) -> bool:
         """Whether a user runs after the segment; the barrier itself and the yield have roots of their own."""
@@ -236,6 +269,11 @@ def _nests(all_roots: Sequence[Root]) -> list[list[Root]]:
             groups = [plain]
         nests.extend((stage, group) for group in groups)
     return [group for _, group in sorted(nests, key=lambda item: item[0])]
+
+
+def _vector_dims(layout: Layout) -> list[int]:
+    """The dims along which neighbours are in vectors."""
+    return [dim for dim, digits in enumerate(layout.shard) if any(digit.axis == "simd" for digit in digits)]
 
 
 def _root_values(root: Root) -> Sequence[SSAValue]:

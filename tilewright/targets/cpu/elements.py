@@ -19,9 +19,8 @@ from tilewright.targets.cpu.loops import (
     I32,
     POINTER,
     add,
-    broadcast,
     i64,
-    lane_numbers,
+    lanes_below,
     loop,
     multiply,
     offset_pointer,
@@ -158,4 +157,4 @@ def first_lanes(builder: Builder, count: Value, lanes: int) -> Mask:
     """The lanes below `count`."""
     known = static(count)
     limit = ir.Constant(I32, known) if known is not None else builder.trunc(count, I32)
-    return Mask(builder.icmp_signed("<", lane_numbers(I32, lanes), broadcast(builder, limit, lanes)), known)
+    return Mask(lanes_below(builder, limit, lanes), known)

@@ -27,7 +27,7 @@ from tilewright.targets.cpu.loops import (
     broadcast,
     entry_alloca,
     i64,
-    lane_numbers,
+    lanes_below,
     loop,
     maximum,
     minimum,
@@ -48,6 +48,7 @@ from tilewright.targets.cpu.nest_plan import (
 )
 from tilewright.targets.cpu.nest_position import Position
 from tilewright.targets.cpu.past_caches import begin_with_lines, stores_past_caches
+from tilewright.targets.cpu.transposed_loads import can_transpose
 from tilewright.targets.llvm.conversions import emit_cast, load_form, narrow, register_form, round_to, widen
 from tilewright.targets.llvm.functions import emit_function
 from tilewright.targets.llvm.values import Builder, Value, lanes_of, shuffle, splat
@@ -174,8 +175,8 @@ class NestEmitter:
             self._level(level + 1)
 
     def _block_loop(self, level: int, dim: int, size: int) -> None:
-        """Blocks of `size` positions, whose loads are transposed together or whose rows are added together; then one
-        position by one."""
+        """Blocks of `size` positions, whose loads are transposed together or whose rows are added together; then a
+        shorter block of what is transposed, if its length is known, or one position by one."""
         extent = self._extents[dim]
         known = static(extent)
         whole = i64(known // size * size) if known is not None else self.builder.and_(extent, i64(-size))
@@ -185,10 +186,24 @@ class NestEmitter:
                 self.position.block = index
                 self._level(level + 1)
                 self.position.block = None
-        if known is None or known % size:
+        if known is not None and known % size and self._transposes_shorter(dim, known):
+            with self._scope():
+                self.position.index[dim] = self.position.block = whole
+                self.position.block_length = known % size
+                self._level(level + 1)
+                self.position.block = self.position.block_length = None
+        elif known is None or known % size:
             with loop(self.builder, whole, extent, 1, f"d{dim}", hidden=True) as index, self._scope():
                 self.position.index[dim] = index
                 self._level(level + 1)
+
+    def _transposes_shorter(self, dim: int, extent: int) -> bool:
+        """Whether what follows on whole blocks of what is transposed is a block, too: rows hold as much as is loaded at
+        a time, with what is before it."""
+        if dim != self.plan.turned_dim:
+            return False
+        sizes = [array_type(value).dtype.itemsize for value, _ in self.plan.turned]
+        return all(can_transpose(self.plan.lanes, size, extent) for size in sizes)
 
     def _vector_loop(self, level: int, dim: int) -> None:
         start = self._unrolled_loop(level, dim) if dim in self.plan.reduced else i64(0)
@@ -218,9 +233,8 @@ class NestEmitter:
         remaining = self.builder.sub(end, whole) if known is None else i64(known % lanes)
         with self._when_positive(remaining), self._scope():
             self.position.index[dim] = whole
-            numbers = lane_numbers(I32, lanes)
             count = ir.Constant(I32, known % lanes) if known is not None else self.builder.trunc(remaining, I32)
-            self.position.mask = self.builder.icmp_signed("<", numbers, broadcast(self.builder, count, lanes))
+            self.position.mask = lanes_below(self.builder, count, lanes)
             self.position.tail = known % lanes if known is not None else None
             self.position.count = remaining
             body()
@@ -350,7 +364,8 @@ class NestEmitter:
             self._add_rows(max(self.plan.reduced))
             return
         if self.position.block is not None and self.plan.turned_dim is not None:
-            self._block(self.position.block, self.plan.turned_dim)
+            length = self.position.block_length or self.plan.lanes
+            self._block(self.position.block, self.plan.turned_dim, length)
             return
         self._row()
 
@@ -382,16 +397,16 @@ class NestEmitter:
         column = i64(0) if self.plan.vector_dim is None else self.position.index[self.plan.vector_dim]
         return offset_pointer(self.builder, accumulator.slots[0], column, accumulator.dtype.compute.itemsize)
 
-    def _block(self, start: Value, dim: int) -> None:
+    def _block(self, start: Value, dim: int, length: int) -> None:
         """The rows of a block that is loaded as a whole."""
         loads = {item: item[0].owner for item in self.plan.turned}
         needed = self._needed_items()
         found = {
-            i: self.memory.load_turned(op, i[1])
+            i: self.memory.load_turned(op, i[1], length)
             for i, op in loads.items()
             if isinstance(op, tile.LoadOp) and i in needed
         }
-        for n in range(self.plan.lanes):
+        for n in range(length):
             with self._scope():
                 self.position.index[dim] = add(self.builder, start, i64(n))
                 self._turned = {item: rows[n] for item, rows in found.items() if rows is not None}

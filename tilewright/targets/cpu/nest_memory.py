@@ -49,7 +49,7 @@ from tilewright.targets.cpu.strided_access import (
     load_strided_masked,
     store_interleaved,
 )
-from tilewright.targets.cpu.transposed_loads import load_transposed
+from tilewright.targets.cpu.transposed_loads import elements_before, load_transposed
 from tilewright.targets.llvm.conversions import emit_cast, load_form, narrow, widen
 from tilewright.targets.llvm.functions import emit_function
 from tilewright.targets.llvm.integer_division import divide_unsigned, remainder_unsigned
@@ -337,9 +337,9 @@ class NestMemory:
             return self._load_strided(found, stride or 0, dtype, guard, fill)
         return self._gather(found, dtype, guard, fill)
 
-    def load_turned(self, op: tile.LoadOp, at: Indices) -> list[Value] | None:
-        """The value that a load reads at each position of the open block, in memory form; None where it has to look at
-        each position whether it is inside."""
+    def load_turned(self, op: tile.LoadOp, at: Indices, length: int) -> list[Value] | None:
+        """The value that a load reads at each of the `length` positions of the open block, in memory form; None where
+        it has to look at each position whether it is inside."""
         found, plan = self.plan.access(op, at), self.plan
         dim, vector = plan.turned_dim, plan.vector_dim
         unsure = [(found.type.shape[position], found.forms[position]) for position in self._unsure(found)]
@@ -350,6 +350,8 @@ class NestMemory:
         pointer = opaque(self.builder, self.first_pointer(found))
         itemsize = found.type.dtype.itemsize
         along_runs = plan.order[-1] == dim and outgrows_cache(found, self.context.machine)
+        before = i64(elements_before(length, itemsize))
+        base = offset_pointer(self.builder, self.context.pointers[found.ref], before, itemsize)
         rows: list[Value] = []
         for lane in range(plan.lanes):
             number: Value = i64(lane)
@@ -364,11 +366,11 @@ class NestMemory:
                 if form is None:
                     continue
                 inside = self.builder.icmp_unsigned("<", self.form_value(form, found.symbols), i64(size))
-                row = self.builder.select(inside, row, self.context.pointers[found.ref])
+                row = self.builder.select(inside, row, base)
             rows.append(row)
         self.position.index[vector] = start
         form = load_form(found.type.dtype, plan.lanes)
-        return load_transposed(self.builder, rows, form, itemsize, self.context.machine.vector.registers)
+        return load_transposed(self.builder, rows, form, itemsize, self.context.machine.vector.registers, length)
 
     def filled(self, op: tile.LoadOp, at: Indices, raw: Value) -> Value:
         """The registers of what was loaded, with the fill in lanes outside."""

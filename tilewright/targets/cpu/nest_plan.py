@@ -31,6 +31,8 @@ ROWS, WIDE_VECTORS, MANY_ROWS = 4, 2, 32
 UNROLL = 4
 # Bounds on the code of a nest that transposes: operations of a body, and bodies; those of moves alone are short.
 MOST_MAPS, MOST_ROWS, MOST_MOVED_ROWS = 4, 16, 64
+# Runs of a transposed array that are shorter, in vectors, are read one after the other.
+SHORT_RUN = 4
 GATHERED_LOAD, GATHERED_STORE, CONTIGUOUS, INTERLEAVED = -3, -6, 2, 1
 
 
@@ -375,13 +377,14 @@ def _turn_loads(plan: NestPlan) -> None:
     found: dict[int, list[Item]] = {}
     for item in plan.dependences:
         load = item[0].owner
-        if not isinstance(load, tile.LoadOp) or not can_transpose(lanes, array_type(load.result).dtype.itemsize):
+        if not isinstance(load, tile.LoadOp):
             continue
         access = plan.access(load, item[1])
         if access.lanes or access.stride_along(vector, False) in (0, 1, None):
             continue
+        itemsize = array_type(load.result).dtype.itemsize
         for dim, extent in enumerate(plan.space):
-            if dim != vector and extent >= lanes and access.stride_along(dim, False) == 1:
+            if dim != vector and can_transpose(lanes, itemsize, extent) and access.stride_along(dim, False) == 1:
                 found.setdefault(dim, []).append(item)
     if found:
         plan.turned_dim = max(found, key=lambda dim: (len(found[dim]), dim))
@@ -400,11 +403,25 @@ def _order(plan: NestPlan) -> list[int]:
         return [*outer, *inner, vector]
     if plan.interleaved_dim is not None:
         return [*(d for d in outer if d != plan.interleaved_dim), vector, plan.interleaved_dim]
+    if plan.turned_dim is not None and plan.space[plan.turned_dim] < SHORT_RUN * plan.lanes:
+        return _in_runs(plan, outer, vector)
     if plan.turned_dim is not None and _fills_buffers(plan):
         return [*(d for d in outer if d != plan.turned_dim), vector, plan.turned_dim]
     if outer and not plan.reduced and _repeats_lanes(plan, outer[-1]):
         return [*outer[:-1], vector, outer[-1]]
     return [*outer, vector, *inner] if vector not in plan.reduced else [*outer, *inner, vector]
+
+
+def _in_runs(plan: NestPlan, outer: Sequence[int], vector: int) -> list[int]:
+    """Short runs of a block's rows one after the other, before other rows are read: what is between two runs would
+    leave the first-level cache, which holds few lines that are a power of two apart."""
+    (loaded, at), *_ = plan.turned
+    if not isinstance(loaded.owner, tile.LoadOp):
+        raise CompilerBug("what is transposed is no load")
+    found = plan.access(loaded.owner, at)
+    apart = {d: found.stride_along(d, False) or 0 for d in (*outer, vector)}
+    between = [d for d in outer if apart[d] < apart[vector]]
+    return [*(d for d in outer if d not in between), vector, *between]
 
 
 def _repeats_lanes(plan: NestPlan, dim: int) -> bool:

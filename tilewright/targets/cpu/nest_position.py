@@ -16,3 +16,4 @@ class Position(msgspec.Struct, eq=False):
     tail: int | None = None  # how many lanes `mask` lets through, where that is known
     count: Value | None = None  # how many lanes `mask` lets through
     block: Value | None = None  # where the block starts that is loaded as a whole
+    block_length: int | None = None  # the positions of a block that is shorter than a vector has lanes

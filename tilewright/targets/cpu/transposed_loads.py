@@ -13,22 +13,28 @@ from tilewright.targets.llvm.values import Builder, Value, element_of, lanes_of,
 PIECE_BYTES = 16
 
 
-def can_transpose(lanes: int, itemsize: int) -> bool:
-    """Whether there is code for blocks of `lanes` rows: vectors of whole pieces."""
-    return lanes * itemsize >= PIECE_BYTES and lanes >= PIECE_BYTES // itemsize
+def can_transpose(lanes: int, itemsize: int, length: int) -> bool:
+    """Whether there is code for blocks of `lanes` rows that are `length` elements long: vectors of whole pieces."""
+    return min(lanes, length) * itemsize >= PIECE_BYTES
+
+
+def elements_before(length: int, itemsize: int) -> int:
+    """How many elements before a row are loaded with it."""
+    return max(0, PIECE_BYTES // itemsize - length)
 
 
 def load_transposed(
-    builder: Builder, rows: Sequence[Value], shape: ir.Type, itemsize: int, registers: int
+    builder: Builder, rows: Sequence[Value], shape: ir.Type, itemsize: int, registers: int, length: int
 ) -> list[Value]:
-    """As many vectors of `shape` as there are rows, given by pointers: the n-th holds each row's n-th element. Half of
-    the registers hold what is loaded before it is transposed."""
-    lanes, width = lanes_of(shape), PIECE_BYTES // itemsize
+    """`length` vectors of `shape`: the n-th holds the n-th element of each row, given by a pointer. What does not fill
+    a piece is loaded with elements before it. Half of the registers hold what is loaded before it is transposed."""
+    width = PIECE_BYTES // itemsize
     piece = ir.VectorType(element_of(shape), width)
-    step = width * max(1, registers // 2 // width)
+    pieces_held = max(1, registers // 2 // width)
+    starts = [*range(0, length - width + 1, width), *([length - width] if length % width else [])]
     result: list[Value] = []
-    for start in range(0, lanes, step):
-        firsts = range(start, min(start + step, lanes), width)
+    for group in range(0, len(starts), pieces_held):
+        firsts = starts[group : group + pieces_held]
         # Pieces of rows `width` apart side by side: what remains is transposing within each piece's place. A row's
         # pieces are loaded one after the other: of rows a page apart the first-level cache holds fewer than a block's.
         parts: dict[int, list[Value]] = {first: [] for first in firsts}
@@ -40,8 +46,8 @@ def load_transposed(
                     pieces[first].append(builder.load(at, align=itemsize, typ=piece))
             for first in firsts:
                 parts[first].append(_joined(builder, pieces[first]))
-        for vectors in parts.values():
-            result.extend(_turned(builder, vectors, width))
+        for first, vectors in parts.items():
+            result.extend(_turned(builder, vectors, width)[len(result) - first :])
     return result
 
 
