@@ -1,5 +1,5 @@
-"""Without AVX-512, LLVM 22 loads what a constant mask keeps out where a vector is wider than a register: the end of rows
-of 64-bit indices was read beyond the array."""
+"""Without AVX-512, LLVM 22 loads what a constant mask keeps out where a vector is wider than a register: the end of
+rows of 64-bit indices was read beyond the array."""
 
 from __future__ import annotations
 

@@ -19,8 +19,9 @@ from tilewright.targets.cpu.loops import (
     I32,
     POINTER,
     add,
+    broadcast,
     i64,
-    lanes_below,
+    lane_numbers,
     loop,
     multiply,
     offset_pointer,
@@ -157,4 +158,4 @@ def first_lanes(builder: Builder, count: Value, lanes: int) -> Mask:
     """The lanes below `count`."""
     known = static(count)
     limit = ir.Constant(I32, known) if known is not None else builder.trunc(count, I32)
-    return Mask(lanes_below(builder, limit, lanes), known)
+    return Mask(builder.icmp_signed("<", lane_numbers(I32, lanes), broadcast(builder, limit, lanes)), known)

@@ -27,7 +27,7 @@ from tilewright.targets.cpu.loops import (
     broadcast,
     entry_alloca,
     i64,
-    lanes_below,
+    lane_numbers,
     loop,
     maximum,
     minimum,
@@ -234,7 +234,8 @@ class NestEmitter:
         with self._when_positive(remaining), self._scope():
             self.position.index[dim] = whole
             count = ir.Constant(I32, known % lanes) if known is not None else self.builder.trunc(remaining, I32)
-            self.position.mask = lanes_below(self.builder, count, lanes)
+            numbers = lane_numbers(I32, lanes)
+            self.position.mask = self.builder.icmp_signed("<", numbers, broadcast(self.builder, count, lanes))
             self.position.tail = known % lanes if known is not None else None
             self.position.count = remaining
             body()

@@ -22,7 +22,6 @@ from tilewright.targets.cpu.loops import (
     entry_alloca,
     i64,
     lane_numbers,
-    lanes_below,
     loop,
     minimum,
     multiply,
@@ -173,7 +172,7 @@ class _RowDot:
                 self._add_products(rows, columns, slots, position, None)
         if known is None or known % self.lanes:
             rest = builder.trunc(builder.sub(self.depth, whole), I32)
-            mask = lanes_below(builder, rest, self.lanes)
+            mask = builder.icmp_signed("<", lane_numbers(I32, self.lanes), broadcast(builder, rest, self.lanes))
             self._add_products(rows, columns, slots, whole, mask)
 
     def _add_products(

@@ -162,23 +162,6 @@ def opaque(builder: Builder, value: Value) -> Value:
     return frozen
 
 
-def lanes_below(builder: Builder, count: Value, lanes: int) -> Value:
-    """A mask of the first lanes, `count` of them, a 32-bit integer.
-
-    LLVM is kept from seeing that a count is constant. Without AVX-512, LLVM 22 cuts a constant mask of more lanes than
-    a register has, and loads the part beyond the first register whole if all of it is off, beyond the end of an array.
-    """
-    if integer_constant(count) is not None:
-        count = _hidden(builder, count)
-    return builder.icmp_signed("<", lane_numbers(I32, lanes), broadcast(builder, count, lanes))
-
-
-def _hidden(builder: Builder, number: Value) -> Value:
-    """A number out of a register, which LLVM takes for any."""
-    code = ir.InlineAsm(ir.FunctionType(number.type, [number.type]), "", "=r,0")
-    return builder.call(code, [number])
-
-
 def block_index(blocks: Sequence[ir.Block], value: Value) -> int:
     """The index of the block that computes a value, of a function's blocks, which are in the order in which code is
     emitted. Arguments and constants are there from the first one on."""
