@@ -118,9 +118,11 @@ def test_memory_that_a_stride_ends_with_is_all_that_is_read() -> None:
         libc.mprotect(ctypes.c_void_p(address + page), ctypes.c_size_t(page), 3)
 
 
-def kernel_text(function: Any, *shapes: tuple[int, ...], dtype: tw.DType = tw.f32) -> str:
+def kernel_text(
+    function: Any, *shapes: tuple[int, ...], dtype: tw.DType = tw.f32, target: str = "cpu:x86-64-v4"
+) -> str:
     arrays = [tw.ShapeDtype(shape, dtype) for shape in shapes]
-    return tw.jit(function).lower(*arrays).compile("cpu").ir("llvm")
+    return tw.jit(function).lower(*arrays).compile(target).ir("llvm")
 
 
 def test_each_part_of_a_concatenation_loads_one_operand() -> None:

@@ -89,14 +89,15 @@ def rows_along_depth(dtype: DType, machine: Machine) -> int:
 def along_depth_tile(rows: int, columns: int, depth: int, dtype: DType, machine: Machine, threads: int) -> MatmulTile:
     """Blocks for a matmul of few rows whose right operand is read once, from memory, along the depth: the whole of it
     where the rows of the left operand stay in the first-level cache, as memory is read faster in long runs. A single
-    row is copied, so that both operands would be, filled up, if its last step reached beyond the end."""
+    row is copied, so that both operands would be, filled up, if its last step reached beyond the end. Columns are whole
+    blocks of any width, else the right operand would be packed for some numbers of threads."""
     item, lanes = dtype.compute.itemsize, machine.lanes(dtype)
     steps = even_split(depth, max(lanes, machine.memory("l1").bytes // 2 // (item * rows)), lanes)
     if rows == 1 and depth % steps:
         steps = depth
     most = min(COLUMNS_ALONG_DEPTH, columns // (TILES_A_THREAD * threads))
     least = max(lanes, BYTES_ALONG_DEPTH // (item * max(1, depth)))
-    return MatmulTile(rows, even_split(columns, max(least, most), lanes), min(depth, steps))
+    return MatmulTile(rows, even_split(columns, max(least, most), 4 * lanes), min(depth, steps))
 
 
 # Elements of columns that are reduced and read again, whole ones, so that what is dear to compute of them is kept: how

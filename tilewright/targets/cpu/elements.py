@@ -13,6 +13,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.passes.affine_access import Access, address_terms
 from tilewright.targets.cpu.context import FunctionContext
+from tilewright.targets.cpu.first_lanes import load_first, loads_in_pieces, store_first, stores_in_pieces
 from tilewright.targets.cpu.loops import (
     I1,
     I8,
@@ -95,8 +96,15 @@ class Elements(msgspec.Struct, frozen=True):
         if mask is None:
             raw = self.builder.load(self.pointer, align=self.dtype.itemsize, typ=shape)
         else:
-            raw = masked_load(self.builder, self.pointer, mask.lanes, shape, self.dtype.itemsize)
+            raw = self._load_some(mask, shape)
         return widen(self.builder, raw, self.dtype)
+
+    def _load_some(self, mask: Mask, shape: ir.Type) -> Value:
+        """The lanes that a mask lets through, in memory form."""
+        itemsize = self.dtype.itemsize
+        if mask.count is not None and loads_in_pieces(mask.count, itemsize):
+            return load_first(self.builder, self.pointer, mask.count, shape, itemsize)
+        return masked_load(self.builder, self.pointer, mask.lanes, shape, itemsize)
 
     def gather(self, dim: int, index: Value) -> Value:
         """The elements that are each lane's i64 of steps along a dim away, in register form."""
@@ -121,6 +129,8 @@ class Elements(msgspec.Struct, frozen=True):
             store_first_lane(self.builder, raw, self.pointer, self.dtype.itemsize)
         elif mask is None:
             self.builder.store(raw, self.pointer, align=self.dtype.itemsize)
+        elif mask.count is not None and stores_in_pieces(mask.count):
+            store_first(self.builder, raw, self.pointer, mask.count, self.dtype.itemsize)
         else:
             masked_store(self.builder, raw, self.pointer, mask.lanes, self.dtype.itemsize)
 
@@ -157,5 +167,8 @@ def vector_loop(
 def first_lanes(builder: Builder, count: Value, lanes: int) -> Mask:
     """The lanes below `count`."""
     known = static(count)
-    limit = ir.Constant(I32, known) if known is not None else builder.trunc(count, I32)
+    if known is not None:
+        bits = [ir.Constant(I1, int(lane < known)) for lane in range(lanes)]
+        return Mask(ir.Constant(ir.VectorType(I1, lanes), bits), min(known, lanes))
+    limit = builder.trunc(count, I32)
     return Mask(builder.icmp_signed("<", lane_numbers(I32, lanes), broadcast(builder, limit, lanes)), known)

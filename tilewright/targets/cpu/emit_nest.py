@@ -19,15 +19,14 @@ from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.passes.affine_access import Indices
 from tilewright.targets.cpu.context import FunctionContext, round_up
+from tilewright.targets.cpu.elements import first_lanes
 from tilewright.targets.cpu.index_sets import Cut, split_index_sets
 from tilewright.targets.cpu.loops import (
-    I32,
     add,
     aligned,
     broadcast,
     entry_alloca,
     i64,
-    lane_numbers,
     loop,
     maximum,
     minimum,
@@ -233,9 +232,7 @@ class NestEmitter:
         remaining = self.builder.sub(end, whole) if known is None else i64(known % lanes)
         with self._when_positive(remaining), self._scope():
             self.position.index[dim] = whole
-            count = ir.Constant(I32, known % lanes) if known is not None else self.builder.trunc(remaining, I32)
-            numbers = lane_numbers(I32, lanes)
-            self.position.mask = self.builder.icmp_signed("<", numbers, broadcast(self.builder, count, lanes))
+            self.position.mask = first_lanes(self.builder, remaining, lanes).lanes
             self.position.tail = known % lanes if known is not None else None
             self.position.count = remaining
             body()

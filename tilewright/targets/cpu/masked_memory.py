@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from tilewright.targets.cpu.loops import POINTER, entry_alloca
+from tilewright.targets.cpu.loops import POINTER, broadcast, entry_alloca
 from tilewright.targets.llvm.values import Builder, Value, element_of, lanes_of
 
 
@@ -29,23 +29,22 @@ _REGISTER_BYTES = 32
 def masked_load(builder: Builder, pointer: Value, mask: Value, shape: ir.Type, align: int) -> Value:
     """A vector of what the mask lets through, 0 in other lanes; an element takes `align` bytes.
 
-    LLVM is kept from seeing a constant mask of a vector that is wider than a register: without AVX-512, LLVM 22 cuts it,
-    and loads a register of which all lanes are off whole, beyond the end of an array.
+    LLVM is kept from seeing a constant mask of a vector that is wider than a register: without AVX-512, LLVM 22 cuts
+    it, and loads a register of which all lanes are off whole, beyond the end of an array.
     """
     if lanes_of(shape) * align > _REGISTER_BYTES:
-        mask = builder.and_(mask, _all_on(builder, mask.type))
+        mask = builder.xor(mask, _all_off(builder, mask.type))
     name = f"llvm.masked.load.{_suffix(shape)}.p0"
     function = _declare(builder, name, shape, [POINTER, ir.IntType(32), mask.type, shape])
     return builder.call(function, [pointer, ir.Constant(ir.IntType(32), align), mask, ir.Constant(shape, None)])
 
 
-def _all_on(builder: Builder, shape: ir.Type) -> Value:
-    """A mask of all lanes that LLVM takes for any."""
+def _all_off(builder: Builder, shape: ir.Type) -> Value:
+    """A mask of no lanes that LLVM takes for any."""
     number = ir.IntType(32)
     code = ir.InlineAsm(ir.FunctionType(number, [number]), "", "=r,0")
-    bit = builder.icmp_unsigned("==", builder.call(code, [ir.Constant(number, 0)]), ir.Constant(number, 0))
-    single = builder.insert_element(ir.Constant(shape, ir.Undefined), bit, ir.Constant(number, 0))
-    return builder.shuffle_vector(single, single, ir.Constant(ir.VectorType(number, lanes_of(shape)), None))
+    bit = builder.icmp_unsigned("!=", builder.call(code, [ir.Constant(number, 0)]), ir.Constant(number, 0))
+    return broadcast(builder, bit, lanes_of(shape))
 
 
 def masked_store(builder: Builder, value: Value, pointer: Value, mask: Value, align: int) -> None:

@@ -15,6 +15,7 @@ from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
 from tilewright.passes.affine_access import Access, Form, Indices, access_of, address_terms, linear_form
 from tilewright.targets.cpu.context import FunctionContext
+from tilewright.targets.cpu.first_lanes import load_first, loads_in_pieces, store_first, stores_in_pieces
 from tilewright.targets.cpu.index_sets import IndexSets, Linear
 from tilewright.targets.cpu.lane_loads import load_lanes
 from tilewright.targets.cpu.loops import (
@@ -402,6 +403,9 @@ class NestMemory:
         mask = self._both(guard, self.position.mask)
         if mask is None:
             return widen(self.builder, self.builder.load(pointer, align=dtype.itemsize, typ=shape), dtype)
+        tail = self.position.tail
+        if guard is None and tail is not None and loads_in_pieces(tail, dtype.itemsize):
+            return widen(self.builder, load_first(self.builder, pointer, tail, shape, dtype.itemsize), dtype)
         mask = broadcast(self.builder, mask, self.plan.lanes)
         raw = masked_load(self.builder, pointer, mask, shape, dtype.itemsize)
         return self._filled(widen(self.builder, raw, dtype), guard, fill)
@@ -468,7 +472,7 @@ class NestMemory:
             self._store_scalar(found, value, dtype, guard)
             return
         raw = narrow(self.builder, broadcast(self.builder, value, self.plan.lanes), dtype)
-        mask = self._both(guard, self.position.mask)
+        mask, tail = self._both(guard, self.position.mask), self.position.tail
         vary = lanes_vary(self.plan, found)
         if vector_dim is not None and found.is_contiguous(vector_dim, self.plan.lanes, vary):
             pointer = self.first_pointer(found)
@@ -477,8 +481,10 @@ class NestMemory:
             elif mask is None:
                 self.prefetches.claim_ahead(op, at, found, pointer)
                 self.builder.store(raw, pointer, align=dtype.itemsize)
-            elif self.position.tail == 1:
+            elif tail == 1:
                 self._store_first_lane(raw, pointer, guard, dtype)
+            elif guard is None and tail is not None and stores_in_pieces(tail):
+                store_first(self.builder, raw, pointer, tail, dtype.itemsize)
             else:
                 mask = broadcast(self.builder, mask, self.plan.lanes)
                 masked_store(self.builder, raw, pointer, mask, dtype.itemsize)

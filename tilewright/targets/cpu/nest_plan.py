@@ -417,7 +417,7 @@ def _in_runs(plan: NestPlan, outer: Sequence[int], vector: int) -> list[int]:
     leave the first-level cache, which holds few lines that are a power of two apart."""
     (loaded, at), *_ = plan.turned
     if not isinstance(loaded.owner, tile.LoadOp):
-        raise CompilerBug("what is transposed is no load")
+        raise CompilerBug("a transposed item is no load")
     found = plan.access(loaded.owner, at)
     apart = {d: found.stride_along(d, False) or 0 for d in (*outer, vector)}
     between = [d for d in outer if apart[d] < apart[vector]]

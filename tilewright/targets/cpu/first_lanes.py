@@ -1,0 +1,67 @@
+"""Loads and stores of the first lanes of a vector, as many as are known: whole vectors of a half, a quarter, ... of it.
+
+Without AVX-512, vectors of 8 and 16 bits have no masks, and a store of 32 bits under one takes several times as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from llvmlite import ir
+
+from tilewright.targets.cpu.loops import I32, i64, offset_pointer
+from tilewright.targets.cpu.masked_memory import store_first_lane
+from tilewright.targets.llvm.values import Builder, Value, element_of, lanes_of, shuffle
+
+# Elements below this have no masks on some machines. Instructions that take no longer than one under a mask.
+_NARROW_BYTES = 4
+_MOST_PIECES = 3
+
+
+def loads_in_pieces(count: int, itemsize: int) -> bool:
+    """Whether so many lanes are loaded as shorter vectors, rather than under a mask."""
+    return itemsize < _NARROW_BYTES and count.bit_count() <= _MOST_PIECES
+
+
+def stores_in_pieces(count: int) -> bool:
+    """Whether so many lanes are stored as shorter vectors, rather than under a mask."""
+    return count.bit_count() <= _MOST_PIECES
+
+
+def _pieces(count: int) -> Iterator[tuple[int, int]]:
+    """The start of each piece and its lanes: powers of two, the largest first."""
+    start = 0
+    while start < count:
+        lanes = 1 << ((count - start).bit_length() - 1)
+        yield start, lanes
+        start += lanes
+
+
+def load_first(builder: Builder, pointer: Value, count: int, shape: ir.Type, itemsize: int) -> Value:
+    """A vector of `count` elements, 0 in the lanes after them."""
+    lanes, result = lanes_of(shape), ir.Constant(shape, None)
+    for start, size in _pieces(count):
+        at = offset_pointer(builder, pointer, i64(start), itemsize)
+        if size == 1:
+            part = builder.load(at, align=itemsize, typ=element_of(shape))
+            result = builder.insert_element(result, part, ir.Constant(I32, start))
+            continue
+        part = builder.load(at, align=itemsize, typ=ir.VectorType(element_of(shape), size))
+        wide = shuffle(builder, part, None, [min(lane, size - 1) for lane in range(lanes)])
+        places = [lanes + lane - start if start <= lane < start + size else lane for lane in range(lanes)]
+        result = shuffle(builder, result, wide, places)
+    return result
+
+
+def store_first(builder: Builder, value: Value, pointer: Value, count: int, itemsize: int) -> None:
+    """Store the first `count` elements of a vector."""
+    for start, size in _pieces(count):
+        at = offset_pointer(builder, pointer, i64(start), itemsize)
+        if size == 1 and itemsize <= _NARROW_BYTES:
+            builder.store(builder.extract_element(value, ir.Constant(I32, start)), at, align=itemsize)
+            continue
+        part = shuffle(builder, value, None, range(start, start + size))
+        if size == 1:
+            store_first_lane(builder, part, at, itemsize)
+        else:
+            builder.store(part, at, align=itemsize)
