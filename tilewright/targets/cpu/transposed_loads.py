@@ -26,8 +26,9 @@ def elements_before(length: int, itemsize: int) -> int:
 def load_transposed(
     builder: Builder, rows: Sequence[Value], shape: ir.Type, itemsize: int, registers: int, length: int
 ) -> list[Value]:
-    """`length` vectors of `shape`: the n-th holds the n-th element of each row, given by a pointer. Elements that do not fill
-    a piece are loaded with some before them. Half of the registers hold what is loaded before it is transposed."""
+    """`length` vectors of `shape`: the n-th holds the n-th element of each row, given by a pointer. Elements that do
+    not fill a piece are loaded with some before them. Half of the registers hold what is loaded before it is
+    transposed."""
     width = PIECE_BYTES // itemsize
     piece = ir.VectorType(element_of(shape), width)
     pieces_held = max(1, registers // 2 // width)
