@@ -129,7 +129,7 @@ class Elements(msgspec.Struct, frozen=True):
             store_first_lane(self.builder, raw, self.pointer, self.dtype.itemsize)
         elif mask is None:
             self.builder.store(raw, self.pointer, align=self.dtype.itemsize)
-        elif mask.count is not None and stores_in_pieces(mask.count):
+        elif mask.count is not None and stores_in_pieces(self.builder, mask.count, self.dtype.itemsize):
             store_first(self.builder, raw, self.pointer, mask.count, self.dtype.itemsize)
         else:
             masked_store(self.builder, raw, self.pointer, mask.lanes, self.dtype.itemsize)

@@ -11,9 +11,9 @@ from llvmlite import ir
 
 from tilewright.targets.cpu.loops import I32, i64, offset_pointer
 from tilewright.targets.cpu.masked_memory import store_first_lane
-from tilewright.targets.llvm.values import Builder, Value, element_of, lanes_of, shuffle
+from tilewright.targets.llvm.values import Builder, Value, element_of, has_features, lanes_of, shuffle
 
-# Elements below this have no masks on some machines. Instructions that take no longer than one under a mask.
+# Elements below this have no masks on some machines. Instructions that take no longer than one under a mask there.
 _NARROW_BYTES = 4
 _MOST_PIECES = 3
 
@@ -23,9 +23,10 @@ def loads_in_pieces(count: int, itemsize: int) -> bool:
     return itemsize < _NARROW_BYTES and count.bit_count() <= _MOST_PIECES
 
 
-def stores_in_pieces(count: int) -> bool:
+def stores_in_pieces(builder: Builder, count: int, itemsize: int) -> bool:
     """Whether so many lanes are stored as shorter vectors, rather than under a mask."""
-    return count.bit_count() <= _MOST_PIECES
+    is_slow = itemsize < _NARROW_BYTES or not has_features(builder, "avx512vl")
+    return is_slow and count.bit_count() <= _MOST_PIECES
 
 
 def _pieces(count: int) -> Iterator[tuple[int, int]]:

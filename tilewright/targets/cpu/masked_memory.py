@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from tilewright.targets.cpu.loops import POINTER, broadcast, entry_alloca
-from tilewright.targets.llvm.values import Builder, Value, element_of, lanes_of
+from tilewright.targets.llvm.values import Builder, Value, element_of, has_features, lanes_of
 
 
 def _suffix(shape: ir.Type) -> str:
@@ -32,7 +32,7 @@ def masked_load(builder: Builder, pointer: Value, mask: Value, shape: ir.Type, a
     LLVM is kept from seeing a constant mask of a vector that is wider than a register: without AVX-512, LLVM 22 cuts
     it, and loads a register of which all lanes are off whole, beyond the end of an array.
     """
-    if lanes_of(shape) * align > _REGISTER_BYTES:
+    if lanes_of(shape) * align > _REGISTER_BYTES and not has_features(builder, "avx512vl"):
         mask = builder.xor(mask, _all_off(builder, mask.type))
     name = f"llvm.masked.load.{_suffix(shape)}.p0"
     function = _declare(builder, name, shape, [POINTER, ir.IntType(32), mask.type, shape])

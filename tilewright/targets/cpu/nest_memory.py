@@ -483,7 +483,7 @@ class NestMemory:
                 self.builder.store(raw, pointer, align=dtype.itemsize)
             elif tail == 1:
                 self._store_first_lane(raw, pointer, guard, dtype)
-            elif guard is None and tail is not None and stores_in_pieces(tail):
+            elif guard is None and tail is not None and stores_in_pieces(self.builder, tail, dtype.itemsize):
                 store_first(self.builder, raw, pointer, tail, dtype.itemsize)
             else:
                 mask = broadcast(self.builder, mask, self.plan.lanes)

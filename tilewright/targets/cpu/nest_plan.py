@@ -403,8 +403,9 @@ def _order(plan: NestPlan) -> list[int]:
         return [*outer, *inner, vector]
     if plan.interleaved_dim is not None:
         return [*(d for d in outer if d != plan.interleaved_dim), vector, plan.interleaved_dim]
-    if plan.turned_dim is not None and plan.space[plan.turned_dim] < SHORT_RUN * plan.lanes:
-        return _in_runs(plan, outer, vector)
+    between = _between_runs(plan, outer, vector)
+    if between:
+        return [*(d for d in outer if d not in between), vector, *between]
     if plan.turned_dim is not None and _fills_buffers(plan):
         return [*(d for d in outer if d != plan.turned_dim), vector, plan.turned_dim]
     if outer and not plan.reduced and _repeats_lanes(plan, outer[-1]):
@@ -412,16 +413,19 @@ def _order(plan: NestPlan) -> list[int]:
     return [*outer, vector, *inner] if vector not in plan.reduced else [*outer, *inner, vector]
 
 
-def _in_runs(plan: NestPlan, outer: Sequence[int], vector: int) -> list[int]:
-    """Short runs of a block's rows one after the other, before other rows are read: what is between two runs would
-    leave the first-level cache, which holds few lines that are a power of two apart."""
+def _between_runs(plan: NestPlan, outer: Sequence[int], vector: int) -> list[int]:
+    """The dims of short runs that follow each other in the rows of a block, which are read before other rows: else the
+    lines that hold several runs would leave the first-level cache, which has room for few that are a power of two
+    apart. None where runs are long, or rows are one run."""
+    if plan.turned_dim is None or plan.space[plan.turned_dim] >= SHORT_RUN * plan.lanes:
+        return []
     (loaded, at), *_ = plan.turned
     if not isinstance(loaded.owner, tile.LoadOp):
         raise CompilerBug("a transposed item is no load")
     found = plan.access(loaded.owner, at)
     apart = {d: found.stride_along(d, False) or 0 for d in (*outer, vector)}
     between = [d for d in outer if apart[d] < apart[vector]]
-    return [*(d for d in outer if d not in between), vector, *between]
+    return between if len(between) > 1 else []
 
 
 def _repeats_lanes(plan: NestPlan, dim: int) -> bool:
