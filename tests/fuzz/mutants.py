@@ -224,8 +224,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _nest(
         "tail one lane short",
         "_vectors",
-        "ir.Constant(I32, known % lanes)",
-        "ir.Constant(I32, max(1, known % lanes - 1))",
+        "known % lanes if known is not None else None",
+        "max(1, known % lanes - 1) if known is not None else None",
     ),
     _nest("masked lanes reduced", "_next", "if self.position.mask is not None and", "if False and"),
     _nest("half of the lanes dropped", "_across_lanes", "while lanes > 1", "while lanes > 2"),
