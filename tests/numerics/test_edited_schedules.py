@@ -13,8 +13,10 @@ from msgspec.structs import replace
 import tilewright as tw
 from tests.interop.targets import is_near, running
 from tilewright import schedules
+from tilewright.cost.vectors.register_blocks import register_blocks
 from tilewright.errors import ArgumentError, ScheduleError
 from tilewright.machines.machine import load
+from tilewright.targets.base import target_named
 
 Tensor = np.ndarray[Any, Any]
 CODE = {"cpu:x86-64-v4": "llvm", "cuda:sm_90a": "ptx", "grid:wormhole": "cpp"}
@@ -80,10 +82,11 @@ def test_a_kernel_without_room_passes_its_fallback_back() -> None:
 def draws(schedule: schedules.Schedule, choose: random.Random) -> Iterator[schedules.Schedule]:
     """Schedules of a matmul near its own, most of which the machine admits."""
     if isinstance(schedule, schedules.VectorMatmul):
-        for height, width in ((6, 64), (13, 32), (28, 16)):
-            tile = choose.choice((1, 17, 64, 100)), choose.choice((1, 2)) * width, choose.choice((5, 32, 96))
+        manifest, name = target_named("cpu")
+        for block in register_blocks(tw.f32, manifest.machine_named(name)):
+            tile = choose.choice((1, 17, 64, 100)), choose.choice((1, 2)) * block.columns, choose.choice((5, 32, 96))
             right: Any = choose.choice(("in_place", "kept", "together"))
-            yield schedules.VectorMatmul(tile=tile, block=(height, width), right=right)
+            yield schedules.VectorMatmul(tile=tile, block=(block.rows, block.columns), right=right)
     if isinstance(schedule, schedules.WarpMatmul):
         for family, across, rows in (("mma.sync", (2, 2), 64), ("mma.sync", (1, 1), 32), ("wgmma", (4, 1), 64)):
             tile = rows, choose.choice((32, 64)), choose.choice((32, 64))
