@@ -55,7 +55,8 @@ def test_a_causal_mask_is_a_row_and_a_column(length: int, machine: str) -> None:
     unit, before = compiled(causal, arrays, machine), compiled(causal, arrays, machine, splits=False)
     (got,) = Simulation(unit, whole_outputs=True).run(arrays)
     (wanted,) = Simulation(before).run(arrays)
-    np.testing.assert_array_equal(got, wanted)
+    # NumPy multiplies blocks of other shapes, whose sums some processors round otherwise.
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=5e-5)
     np.testing.assert_allclose(got, attended(*arrays), rtol=0, atol=2e-2)
     assert stored_elements(unit) * 5 < stored_elements(before)
     assert any(remark.pass_name == "tile-split-positions" for remark in unit.remarks)
