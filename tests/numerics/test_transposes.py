@@ -113,8 +113,8 @@ def test_arithmetic_on_small_elements_is_not_gathered(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8", "int16", "int32", "int64", "bool"])
 @pytest.mark.parametrize("last", [2, 3, 4, 5, 7, 9, 12, 15, 19, 23, 37])
 def test_short_runs(last: int, dtype: str) -> None:
-    """What does not fill a block, or a piece of one, is loaded with elements before it; alone, with arithmetic, and of
-    a computed array, in whole and clipped tiles."""
+    """Runs that are no multiple of a block or of a 16-byte load, which are loaded with elements before them: copies,
+    and operands of a comparison."""
     x = np.random.default_rng(9).integers(0, 2 if dtype == "bool" else 100, (37, 41, last)).astype(dtype)
     for order in ((2, 1, 0), (1, 2, 0), (2, 0, 1)):
         expected = x.transpose(order)
