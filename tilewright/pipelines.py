@@ -40,6 +40,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
     from tilewright.passes.array.array_order_weights import ArrayOrderWeightsPass
     from tilewright.passes.array.array_reduce_repeated import ArrayReduceRepeatedPass
     from tilewright.passes.array.array_simplify import ArraySimplifyPass
+    from tilewright.passes.array.array_sink_broadcasts import ArraySinkBroadcastsPass
     from tilewright.passes.array.array_sink_transposes import ArraySinkTransposesPass
     from tilewright.passes.array.array_split_contractions import ArraySplitContractionsPass
     from tilewright.passes.array.array_split_joins import MOST_CUT_OPERANDS, ArraySplitJoinsPass
@@ -55,6 +56,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
         (True, ArrayDropCollectivesPass()),  # remove collectives, which are the identity on one device
         (not cores, ArrayBubbleUpSlicesPass()),  # compute only what is taken, before anything is shared or grouped
         (True, ArrayConvolveByPositionsPass(leaves_images=vectors)),  # gradients of weights: a matmul for each position
+        (not cores, ArraySinkBroadcastsPass()),  # compute what broadcasts repeat once, before reductions of it
         (
             not cores,
             ArrayReduceRepeatedPass(),

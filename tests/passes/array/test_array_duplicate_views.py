@@ -66,9 +66,9 @@ def test_a_view_that_a_region_reads_stays_outside_of_it() -> None:
     def program(p: Program) -> list[Value]:
         x, choice = p.array(4), p.array(dtype=dtypes.bool_)
         wide = p.broadcast(x, (2, 4), (1,))
-        y = p.map("exp", wide)
+        y = p.map("negative", wide)
         then, otherwise = p.nested("then"), p.nested("otherwise")
-        then.outputs = [then.add("map", [wide], fn="sin")[0]]
+        then.outputs = [then.add("map", [wide], fn="absolute")[0]]
         otherwise.outputs = [y]
         return [y, *p.append("if", [choice], {}, [y.type], [then, otherwise])]
 
@@ -76,10 +76,10 @@ def test_a_view_that_a_region_reads_stays_outside_of_it() -> None:
         run_through(program, ArrayDuplicateViewsPass),
         """
         CHECK: [[OWN:%[0-9]+]] = array.broadcast(%0)
-        CHECK-NEXT: array.map([[OWN]]) {fn = "exp"}
+        CHECK-NEXT: array.map([[OWN]]) {fn = "negative"}
         CHECK-NEXT: [[COPY:%[0-9]+]] = array.broadcast(%0)
         CHECK-NEXT: array.if(%1)
-        CHECK-NEXT: array.map([[COPY]]) {fn = "sin"}
+        CHECK-NEXT: array.map([[COPY]]) {fn = "absolute"}
         CHECK-NOT: array.broadcast
         """,
     )
