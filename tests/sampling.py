@@ -17,10 +17,11 @@ def sampled(cases: Sequence[T], every: int, first: int = 0) -> Sequence[T]:
     return cases if ALL else cases[first::every]
 
 
-def alternating(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
-    """Half of all combinations, in which each value of one axis meets every other value of another."""
+def alternating(*axes: Iterable[Any], every: int = 2) -> list[tuple[Any, ...]]:
+    """One of `every` combinations: half of all of them, in which each value of one axis meets every other value of
+    another; with an axis of `every` values, all combinations of the others."""
     places = product(*(tuple(enumerate(axis)) for axis in axes))
-    return [tuple(value for _, value in case) for case in places if ALL or not sum(n for n, _ in case) % 2]
+    return [tuple(value for _, value in case) for case in places if ALL or not sum(n for n, _ in case) % every]
 
 
 def count(usual: int, full: int) -> int:

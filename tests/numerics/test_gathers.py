@@ -76,9 +76,9 @@ def test_elements_far_apart(stride, dtype):
     np.testing.assert_array_equal(np.asarray(take(x)), x[1:, 3::stride].astype(np.float32) * 2)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 52])
-@pytest.mark.parametrize("count", [8, 17, 64, 100, 128, 1000])
-@pytest.mark.parametrize("function", ["sum", "max", "norm"])
+@pytest.mark.parametrize(
+    ("rows", "count", "function"), alternating([1, 2, 3, 52], [8, 17, 64, 100, 128, 1000], ["sum", "max", "norm"])
+)
 def test_reductions_along_the_gathered_axis(rows: int, count: int, function: str) -> None:
     rng = np.random.default_rng(count)
     x, index = rng.standard_normal((rows, 56)).astype(np.float32), rng.integers(0, 56, count)

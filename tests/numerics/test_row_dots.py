@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.sampling import sampled
+from tests.sampling import alternating, sampled
 
 
 @tw.jit(target="cpu")
@@ -15,8 +15,9 @@ def product(x, w):
     return x @ w.T
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7, 13, 16])
+@pytest.mark.parametrize(
+    ("rows", "dtype"), alternating([1, 2, 3, 4, 5, 7, 13, 16], ["float32", "int32", "float64", "int64"])
+)
 def test_few_rows(rows: int, dtype: str) -> None:
     generator = np.random.default_rng(rows)
     sizes = ((1, 7), (3, 16), (15, 1), (16, 33), (17, 128), (100, 1000), (257, 5))
@@ -32,9 +33,9 @@ def by_columns(x, w):
     return x @ w
 
 
-@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 6])
-@pytest.mark.parametrize("batch", [(), (3,)])
+@pytest.mark.parametrize(
+    ("batch", "rows", "dtype"), alternating([(), (3,)], [1, 2, 3, 4, 6], [ml_dtypes.bfloat16, np.float16]), ids=str
+)
 def test_few_rows_of_narrow_floats(batch: tuple[int, ...], rows: int, dtype: type) -> None:
     generator = np.random.default_rng(rows)
     for columns, depth in sampled(((1, 7), (15, 33), (512, 64), (513, 17), (777, 300), (600, 1), (1024, 999)), 3, rows):

@@ -17,7 +17,7 @@ import tilewright as tw
 from tests.fuzz.guarded_memory import guarded_copy
 from tests.passes.pass_support import remarks, run, unit_of
 from tests.programs import Program, build
-from tests.sampling import sampled
+from tests.sampling import alternating, sampled
 from tilewright import dtypes
 from tilewright.cost.vectors.register_blocks import register_blocks
 from tilewright.dialects import array, scheduled, tile
@@ -81,9 +81,7 @@ SHAPES = (
 )
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("batch", [(), (3,)])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("shape", "batch", "threads"), alternating(SHAPES, [(), (3,)], [1, 2]), ids=str)
 def test_operands_of_all_orders(shape: tuple[int, int, int], batch: tuple[int, ...], threads: int) -> None:
     rows, depth, columns = shape
     x, w = whole_numbers((*batch, rows, depth), 1), whole_numbers((*batch, depth, columns), 2)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import tilewright as tw
+from tests.sampling import count
 from tilewright.cli import bench_peers
 from tilewright.cli.check import relative_difference
 from tilewright.cli.hunt import draw as drawing
@@ -64,7 +65,7 @@ def results(program: Program) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_libraries_agree_on_each_operator(name: str) -> None:
-    programs = [program for seed in range(4) if (program := call_of(name, seed)) is not None]
+    programs = [program for seed in range(count(2, 4)) if (program := call_of(name, seed)) is not None]
     assert programs
     for program in programs:
         if program.steps[0].parameters.get("dtype") == "bf16":
