@@ -193,7 +193,7 @@ def _reshape_operands(reshape: array.ReshapeOp) -> None:
     lengths = [math.prod(array_type(each).shape[d] for d in first) for each in join.operands]
     if any(length % inner for length in lengths) or not all(_is_stored(each) for each in join.operands):
         return
-    parts = [_view(each, (*before, n, *behind), reshape) for each, n in zip(join.operands, counts, strict=True)]
+    parts = [viewed_as(each, (*before, n, *behind), reshape) for each, n in zip(join.operands, counts, strict=True)]
     made = array.ConcatOp(arguments=parts, axis=rows[0], outputs=[reshape.results[0].type])
     insert_like(reshape, made)
     reshape.results[0].replace_all_uses_with(made.results[0])
@@ -268,17 +268,18 @@ def _reshaped(value: SSAValue, shape: Shape, before: Operation) -> SSAValue:
     made: Operation
     if isinstance(op, array.BroadcastOp) and (found := _broadcast_in(op, shape)) is not None:
         sizes, axes = found
-        rows = _view(op.operands[0], sizes, before)
+        rows = viewed_as(op.operands[0], sizes, before)
         made = array.BroadcastOp(arguments=[rows], axes=axes, outputs=[tensor(type)])
     elif isinstance(op, array.ConstantOp) and is_splat(op):
         made = rebuilt(op, result_types=[tensor(type)])
     else:
-        return _view(op.operands[0] if isinstance(op, array.ReshapeOp) else value, shape, before)
+        return viewed_as(op.operands[0] if isinstance(op, array.ReshapeOp) else value, shape, before)
     insert_like(before, made)
     return made.results[0]
 
 
-def _view(value: SSAValue, shape: Shape, before: Operation) -> SSAValue:
+def viewed_as(value: SSAValue, shape: Shape, before: Operation) -> SSAValue:
+    """A value in another shape, by a reshape before an operation where it has not that shape."""
     type = array_type(value)
     if type.shape == shape:
         return value

@@ -36,6 +36,7 @@ from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import erase, insert_like
 from tilewright.errors import CompilerBug
+from tilewright.passes.array.array_move_reshapes import viewed_as
 from tilewright.passes.array.array_simplify import drop_unused
 from tilewright.passes.array.fusion import ELEMENTWISE, is_cheap, is_splat, users
 from tilewright.passes.base import Remark, Unit, blocks_of, where
@@ -131,7 +132,7 @@ def _compute_once(op: Operation, repeated: _Repeated) -> None:
     made = rebuilt(op, operands, [tensor(ArrayType(repeated.sizes, result.dtype))])
     insert_like(op, made)
     value = _spread(made.results[0], repeated.axes, repeated.shape, op)
-    op.results[0].replace_all_uses_with(_in_shape(value, result.shape, op))
+    op.results[0].replace_all_uses_with(viewed_as(value, result.shape, op))
     erase(op)
 
 
@@ -148,7 +149,7 @@ def _once(value: SSAValue, repeated: _Repeated, before: Operation) -> SSAValue:
     (source,) = broadcast.operands
     sizes = array_type(source).shape
     axes = [axis for axis, n in zip(broadcast.axes, sizes, strict=True) if n != 1]
-    rows = _in_shape(source, tuple(n for n in sizes if n != 1), before)
+    rows = viewed_as(source, tuple(n for n in sizes if n != 1), before)
     return _spread(rows, tuple(repeated.axes.index(axis) for axis in axes), repeated.sizes, before)
 
 
@@ -157,14 +158,5 @@ def _spread(value: SSAValue, axes: tuple[int, ...], shape: tuple[int, ...], befo
         return value
     outputs = [tensor(ArrayType(shape, array_type(value).dtype))]
     made = array.BroadcastOp(arguments=[value], axes=axes, outputs=outputs)
-    insert_like(before, made)
-    return made.results[0]
-
-
-def _in_shape(value: SSAValue, shape: tuple[int, ...], before: Operation) -> SSAValue:
-    type = array_type(value)
-    if type.shape == shape:
-        return value
-    made = array.ReshapeOp(arguments=[value], outputs=[tensor(ArrayType(shape, type.dtype))])
     insert_like(before, made)
     return made.results[0]
