@@ -98,7 +98,18 @@ class NestEmitter:
     # ---- loops --------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        self._level(0)
+        """Print the nest, once for each side of the conditions that do not vary within it."""
+        condition = self.sets.undecided(self.position.parts)
+        if condition is None:
+            self._level(0)
+            return
+        key = self.sets.conditions[condition]
+        with self.builder.if_else(self.value(*condition)) as sides:
+            for holds, side in zip((1, 0), sides, strict=True):
+                with side, self._scope():
+                    self.position.parts[key] = holds
+                    self.run()
+                    del self.position.parts[key]
 
     def _clipped_extents(self) -> dict[int, Value]:
         extents: dict[int, Value] = {d: i64(n) for d, n in enumerate(self.plan.space)}
@@ -118,7 +129,7 @@ class NestEmitter:
         dim = plan.order[level]
         if dim == plan.interleaved_dim and self.position.mask is None and self._stores_inside():
             self._interleave(dim)
-        elif dim in self.sets.cuts:
+        elif self.sets.cuts_along(dim, self.position.parts):
             self._parts(level, dim, self.sets.cuts[dim])
         elif dim == plan.vector_dim:
             self._vector_loop(level, dim)

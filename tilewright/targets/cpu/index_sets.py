@@ -3,13 +3,12 @@
 Concatenations, paddings and window updates select by position: `select(i < 64, x[i], y[i - 64])`. In one loop both
 sides would be loaded, under masks, for every vector. Cut at 64, one loop copies `x` and another one `y`, without a
 mask, as each knows that its loads are inside. The bounds may depend on index scalars, on scalar tiles and on the
-indices of outer loops: they are computed when the loop begins.
+indices of outer loops: they are computed when the loop begins. Conditions that do not vary within the nest, as where
+the grid goes along the axis of a concatenation, are branches around it.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -110,17 +109,27 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 class IndexSets(msgspec.Struct, eq=False):
-    """The loops that are cut, by dim, and the comparisons that hold or do not in the whole of a part."""
+    """The loops that are cut, by dim, and the comparisons that hold or do not in the whole of a part.
+
+    `parts` maps the open loops that are cut, by dim, to the number of the part, and the keys of `conditions`, which
+    do not vary within the nest and have negative ones, to whether they hold.
+    """
 
     plan: NestPlan
     cuts: dict[int, Cut] = msgspec.field(default_factory=dict[int, Cut])
     comparisons: dict[Item, Comparison] = msgspec.field(default_factory=dict[Item, Comparison])
     changes: dict[Item, Change] = msgspec.field(default_factory=dict[Item, Change])
+    conditions: dict[Item, int] = msgspec.field(default_factory=dict[Item, int])
+    found: dict[tuple[tuple[int, int], ...], set[Item]] = msgspec.field(
+        default_factory=dict[tuple[tuple[int, int], ...], set[Item]]
+    )
 
     def holds(self, condition: Item, parts: Mapping[int, int]) -> bool | None:
         """Whether a condition holds in the open parts of loops; None where that differs from position to position."""
         value, at = condition
         op = value.owner
+        if self.conditions.get(condition) in parts:
+            return bool(parts[self.conditions[condition]])
         if condition in self.changes:
             return self._compares(condition, parts)
         if isinstance(op, _MOVES):
@@ -142,7 +151,7 @@ class IndexSets(msgspec.Struct, eq=False):
         """The side of a `select` that is taken everywhere in the open parts."""
         value, at = item
         op = value.owner
-        if not self.cuts or not isinstance(op, tile.MapOp) or op.fn != "select":
+        if not (self.cuts or self.conditions) or not isinstance(op, tile.MapOp) or op.fn != "select":
             return None
         condition, first, second = operand_items(op, at, self.plan)
         holds = self.holds(condition, parts)
@@ -155,13 +164,43 @@ class IndexSets(msgspec.Struct, eq=False):
 
     def needed(self, parts: Mapping[int, int]) -> set[Item]:
         """All items that the open parts compute."""
-        roots = [
-            (value, root_indices(self.plan, root))
-            for root in self.plan.roots
-            for value in root.operands
-            if not is_place(value)
-        ]
-        return set(producers_first(roots, lambda item: self.taken(item, parts)))
+        key = tuple(parts.items())
+        if key not in self.found:
+            roots = [
+                (value, root_indices(self.plan, root))
+                for root in self.plan.roots
+                for value in root.operands
+                if not is_place(value)
+            ]
+            self.found[key] = set(producers_first(roots, lambda item: self.taken(item, parts)))
+        return self.found[key]
+
+    def undecided(self, parts: Mapping[int, int]) -> Item | None:
+        """The next condition, from the results on, that does not vary within the nest and decides a `select`."""
+        for condition in self._open_conditions(parts) if self.conditions else ():
+            for item in producers_first([condition], lambda item: _parts(self.plan, item)):
+                if self.conditions.get(item, 0) < 0 and self.conditions[item] not in parts:
+                    return item
+        return None
+
+    def cuts_along(self, dim: int, parts: Mapping[int, int]) -> bool:
+        """Whether a `select` that the open parts compute changes sides along the loop of a dim."""
+        if dim not in self.cuts or not self.conditions:
+            return dim in self.cuts
+        return any(
+            item in self.changes and self.changes[item].dim == dim
+            for condition in self._open_conditions(parts)
+            for item in producers_first([condition], lambda item: _parts(self.plan, item))
+        )
+
+    def _open_conditions(self, parts: Mapping[int, int]) -> Iterator[Item]:
+        """The conditions of selects that are not decided, those next to the results first."""
+        needed = self.needed(parts)
+        for item in reversed(self.plan.dependences):
+            if item in needed and _is_select(item):
+                condition = operands_of(self.plan, item)[0]
+                if self.holds(condition, parts) is None:
+                    yield condition
 
     def limits(self, found: Access, position: int, parts: Mapping[int, int]) -> tuple[int | None, int | None]:
         """The least and the greatest value of a coordinate in the open parts, where comparisons bound it."""
@@ -170,14 +209,32 @@ class IndexSets(msgspec.Struct, eq=False):
         high: int | None = None
         if linear is None:
             return low, high
-        for item, comparison in self.comparisons.items():
-            holds = self._compares(item, parts)
-            if holds is None:
-                continue
+        for comparison, holds in self._known(parts):
             least, greatest = _bounds(linear, comparison, holds)
             low = least if low is None or (least is not None and least > low) else low
             high = greatest if high is None or (greatest is not None and greatest < high) else high
         return low, high
+
+    def _known(self, parts: Mapping[int, int]) -> Iterator[tuple[Comparison, bool]]:
+        """The comparisons that hold or do not in the open parts."""
+        for item in self.changes:
+            holds = self._compares(item, parts)
+            if holds is not None:
+                yield self.comparisons[item], holds
+        for condition, key in self.conditions.items():
+            if key in parts:
+                for item in self._implied(condition, bool(parts[key])):
+                    yield self.comparisons[item], bool(parts[key])
+
+    def _implied(self, condition: Item, holds: bool) -> Iterator[Item]:
+        """The comparisons of a condition that hold, or do not, as it does."""
+        decided = "bitwise_or" if holds else "bitwise_and"
+
+        def inner(item: Item) -> Sequence[Item]:
+            op = item[0].owner
+            return () if isinstance(op, tile.MapOp) and op.fn == decided else _parts(self.plan, item)
+
+        return (item for item in producers_first([condition], inner) if item in self.comparisons)
 
     def _coordinate(self, found: Access, position: int) -> Linear | None:
         form = found.forms[position]
@@ -204,6 +261,7 @@ def _bounds(linear: Linear, comparison: Comparison, holds: bool) -> tuple[int | 
 def split_index_sets(plan: NestPlan) -> IndexSets:
     """Choose the loops of a nest to cut."""
     sets = IndexSets(plan)
+    _add_conditions(sets)
     found: dict[int, list[_Selection]] = {}
     for item in plan.dependences:
         if _is_select(item):
@@ -246,21 +304,66 @@ def _add_cut(sets: IndexSets, dim: int, selections: Sequence[_Selection]) -> Non
     sets.cuts[dim] = cut
     sets.comparisons |= {each.place: each.comparison for each in selections}
     sets.changes |= {each.place: each.change for each in selections}
+    sets.found.clear()
     if _is_too_large(sets):
         sets.cuts, sets.comparisons, sets.changes = cuts, comparisons, changes
+        sets.found.clear()
+
+
+def _add_conditions(sets: IndexSets) -> None:
+    """Branch on the conditions that do not vary within the nest, if these decide what is loaded and make no more code
+    than there may be."""
+    plan = sets.plan
+    for select in plan.dependences:
+        if _loaded_sides(plan, select):
+            for condition in _unvarying(plan, operands_of(plan, select)[0]):
+                sets.conditions.setdefault(condition, -1 - len(sets.conditions))
+                sets.comparisons |= _comparisons(plan, condition)
+    if _is_too_large(sets):
+        sets.conditions, sets.comparisons = {}, {}
+    sets.found.clear()
+
+
+def _unvarying(plan: NestPlan, condition: Item) -> Iterator[Item]:
+    """The largest parts of a condition that are comparisons of positions, all the same within the nest."""
+    if not plan.dependences.get(condition, {0}) and _compares_positions(plan, condition):
+        yield condition
+    else:
+        for part in _parts(plan, condition):
+            yield from _unvarying(plan, part)
+
+
+def _compares_positions(plan: NestPlan, condition: Item) -> bool:
+    parts = _parts(plan, condition)
+    if parts:
+        return all(_compares_positions(plan, part) for part in parts)
+    return _comparison(plan, condition) is not None
 
 
 def _is_too_large(sets: IndexSets) -> bool:
     """Whether the bodies are too many, or compute too many items."""
-    parts = {dim: range(len(cut.offsets) + 1) for dim, cut in sets.cuts.items()}
-    if math.prod(map(len, parts.values())) > MOST_BODIES:
-        return True
-    items = 0
-    for numbers in itertools.product(*parts.values()):
-        items += len(sets.needed(dict(zip(parts, numbers, strict=True))))
-        if items > MOST_ITEMS:
+    bodies = items = 0
+    for parts in _bodies(sets, {}, list(sets.plan.order)):
+        bodies += 1
+        items += len(sets.needed(parts))
+        if bodies > MOST_BODIES or items > MOST_ITEMS:
             return True
     return False
+
+
+def _bodies(sets: IndexSets, parts: dict[int, int], order: Sequence[int]) -> Iterator[dict[int, int]]:
+    """The parts of each body of a nest."""
+    condition = sets.undecided(parts)
+    if condition is not None:
+        for side in (1, 0):
+            yield from _bodies(sets, {**parts, sets.conditions[condition]: side}, order)
+        return
+    dim = next((dim for dim in order if sets.cuts_along(dim, parts)), None)
+    if dim is None:
+        yield parts
+        return
+    for number in range(len(sets.cuts[dim].offsets) + 1):
+        yield from _bodies(sets, {**parts, dim: number}, order[order.index(dim) + 1 :])
 
 
 def _loaded_sides(plan: NestPlan, item: Item) -> int:
