@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +18,7 @@ import tilewright as tw
 from tilewright import events
 from tilewright.errors import ToolFailure
 from tilewright.machines.machine import load
-from tilewright.runtime import shared_objects
+from tilewright.runtime import cache_index, shared_objects
 from tilewright.runtime.cache import CompileCache
 from tilewright.runtime.shared_objects import OBJECTS, SharedObjects
 from tilewright.targets.cpu.codegen import compile_object, compiler_of
@@ -49,6 +51,12 @@ def compiled(directory: Path, numbers: list[int], compiler: str = "one") -> tupl
     (count,) = [event["compiled"] for event in seen if event["kind"] == "compile.modules"]
     assert isinstance(count, int)
     return objects, count
+
+
+def name_of(text: str, compiler: str = "one") -> str:
+    """The name of a kernel in the cache: a digest of its text, keyed with one of the compiler."""
+    key = hashlib.blake2b(compiler.encode(), digest_size=20).digest()
+    return hashlib.blake2b(text.encode(), key=key, digest_size=20).hexdigest()
 
 
 def packs(directory: Path) -> list[Path]:
@@ -122,9 +130,61 @@ def test_damage_that_the_cache_does_not_see_is_found(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("objects", [None, [], {"a": 1}, {"a": {"offset": 0}}], ids=repr)
 def test_a_record_that_states_no_objects_is_dropped(tmp_path: Path, objects: object) -> None:
     cache = CompileCache(tmp_path)
-    cache.put("ab", lambda path: path.write_bytes(b"x"), {"name": "n", "target": OBJECTS, "objects": objects})
+    record = {"name": "n", "target": OBJECTS, "objects": objects}
+    cache.put("ab", lambda path: path.write_bytes(b"x"), record, names=[name_of(text(1))])
     assert compiled(tmp_path, [1]) == (expected([1]), 1)
     assert cache.find("ab") is None
+
+
+@pytest.mark.parametrize("key", ["7", "x'ff'", "'ABC'", "''", "'0123'", "CAST(x'ff41' AS TEXT)"])
+def test_a_damaged_name_costs_one_kernel_alone(tmp_path: Path, key: str) -> None:
+    """Names that state no key, or one of no entry."""
+    compiled(tmp_path, [1])
+    compiled(tmp_path, [2])
+    with sqlite3.connect(tmp_path / "index.sqlite") as connection:
+        connection.execute(f"UPDATE contents SET key = {key} WHERE name = ?", (name_of(text(1)),))
+    connection.close()
+    assert compiled(tmp_path, [1, 2]) == (expected([1, 2]), 1)
+    assert compiled(tmp_path, [1, 2]) == (expected([1, 2]), 0)
+
+
+@pytest.mark.parametrize("statement", ["DROP TABLE contents", "ALTER TABLE contents RENAME COLUMN name TO other"])
+def test_an_index_with_other_names_is_started_over(tmp_path: Path, statement: str) -> None:
+    compiled(tmp_path, [1])
+    with sqlite3.connect(tmp_path / "index.sqlite") as connection:
+        connection.execute(statement)
+    connection.close()
+    compiled(tmp_path, [1])
+    assert compiled(tmp_path, [1]) == (expected([1]), 0)
+
+
+def test_names_go_with_their_entry(tmp_path: Path) -> None:
+    compiled(tmp_path, [1])
+    compiled(tmp_path, [2])
+    cache = CompileCache(tmp_path)
+    names = [name_of(text(number)) for number in (1, 2)]
+    cache.remove(cache.holders(names)[names[0]])
+    assert [*cache.holders(names)] == names[1:]
+    cache.clear()
+    assert cache.holders(names) == {}
+
+
+def test_the_number_of_entries_does_not_matter_to_a_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of the index that are read by a compile that finds a kernel and adds one."""
+    checked, read = cache_index._checked, list[object]()
+    monkeypatch.setattr(cache_index, "_checked", lambda cells: read.append(cells) or checked(cells))
+
+    def rows_of_compile(numbers: list[int]) -> int:
+        read.clear()
+        assert compiled(tmp_path, numbers) == (expected(numbers), 1)
+        return len(read)
+
+    compiled(tmp_path, [1])
+    few = rows_of_compile([1, 2])
+    cache = CompileCache(tmp_path, limit_bytes=10**9)
+    for number in range(300):
+        cache.put(f"{number:040x}", lambda path: path.write_bytes(b"x"), {"target": OBJECTS}, sync=False)
+    assert rows_of_compile([1, 3]) == few
 
 
 def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 _ALWAYS_HASHED_BYTES = 2**20
 _USE_RESOLUTION_S = 600.0
 _ORPHAN_AGE_S = 3600.0
+# The part of the limit that is kept when the cache is beyond it.
+_KEPT = 0.9
 # The lowest level of the `debug` ladder that shows what happens while a program is compiled.
 _COMPILING_LEVEL = 3
 
@@ -99,10 +101,17 @@ class CompileCache:
         return path
 
     def put(
-        self, key: str, write: Callable[[Path], object], record: Mapping[str, object], *, sync: bool = True
+        self,
+        key: str,
+        write: Callable[[Path], object],
+        record: Mapping[str, object],
+        *,
+        sync: bool = True,
+        names: Sequence[str] = (),
     ) -> Path | None:
         """Let `write` write a temporary file and make it the entry; `record` must be serialisable as JSON. Without
-        `sync` the reader must notice contents that were lost with the machine's power.
+        `sync` the reader must notice contents that were lost with the machine's power. `names` are what the entry
+        holds, for `holders`.
 
         None when the cache cannot be written. Exceptions of `write`, other than OSError, are passed on.
         """
@@ -117,12 +126,23 @@ class CompileCache:
         old = self._index.row(key)
         if not self._index.put(row):
             return None
+        self._index.hold(key, names)
         if old is not None and old.file != row.file:
             _unlink(self._path(old))
         emit("cache.put", key=key, nbytes=row.nbytes)
-        if self.limit_bytes and self.stats().nbytes > self.limit_bytes:
-            self._evict(self.limit_bytes, keep=key)
+        if self.limit_bytes and self._index.size()[1] > self.limit_bytes:
+            # With room for more, as it looks at all entries.
+            self._evict(int(self.limit_bytes * _KEPT), keep=key)
         return path
+
+    def holders(self, names: Sequence[str]) -> dict[str, str]:
+        """The keys of the entries that hold contents, by the names of these."""
+        return self._index.holders(names)
+
+    def record(self, key: str) -> dict[str, Any]:
+        """The record of an entry; empty where there is none."""
+        row = self._index.row(key)
+        return {} if row is None else row.record
 
     @contextlib.contextmanager
     def lock(self, key: str) -> Generator[None]:
@@ -146,8 +166,9 @@ class CompileCache:
 
     def entries(self) -> list[CacheEntry]:
         """All entries, the most recently used first."""
+        folder = self.home / "files"
         return [
-            CacheEntry(row.key, self._path(row), row.nbytes, row.created_s, row.used_s, row.record)
+            CacheEntry(row.key, folder / row.file, row.nbytes, row.created_s, row.used_s, row.record)
             for row in self._index.rows()
         ]
 
@@ -178,9 +199,8 @@ class CompileCache:
         return self._evict(max_bytes)
 
     def stats(self) -> CacheStats:
-        rows = self._index.rows()
-        nbytes = sum(row.nbytes for row in rows)
-        return CacheStats(self.home, self._index.is_usable, len(rows), nbytes, self._hits, self._misses)
+        count, nbytes = self._index.size()
+        return CacheStats(self.home, self._index.is_usable, count, nbytes, self._hits, self._misses)
 
     def find(self, key: str) -> Path | None:
         """`get` that counts and reports neither hits nor misses."""
@@ -254,12 +274,12 @@ class CompileCache:
             lock.acquire()
 
     def _evict(self, max_bytes: int, keep: str = "") -> int:
-        remaining, dropped = self.stats().nbytes, 0
-        for entry in reversed(self.entries()):
+        remaining, dropped = self._index.size()[1], 0
+        for key, nbytes in self._index.oldest() if remaining > max_bytes else ():
             if remaining <= max_bytes:
                 break
-            if entry.key != keep and self.remove(entry.key):
-                remaining -= entry.nbytes
+            if key != keep and self.remove(key):
+                remaining -= nbytes
                 dropped += 1
         emit("cache.prune", dropped=dropped, nbytes=remaining)
         return dropped

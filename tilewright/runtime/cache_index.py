@@ -1,7 +1,8 @@
 """The index of the compile cache, an sqlite database: rows come out with the types that they were put with, or not at
 all.
 
-A row that is damaged is dropped and reported; a database that is damaged is removed and begun again.
+A row that is damaged is dropped and reported; a database that is damaged is removed and begun again. What a compile
+asks takes the same time however many entries there are, but for the size of the cache, which is read from an index.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,14 +28,24 @@ CREATE TABLE IF NOT EXISTS entries (
     digest BLOB NOT NULL, created_s REAL NOT NULL, used_s REAL NOT NULL, record BLOB NOT NULL
 ) WITHOUT ROWID
 """
+# What entries hold for others, by name.
+_CONTENTS = "CREATE TABLE IF NOT EXISTS contents (name TEXT PRIMARY KEY, key TEXT NOT NULL) WITHOUT ROWID"
+# Whether a cell holds a key, rather than what damage left.
+_IS_KEY = "typeof(key) = 'text' AND key != '' AND key NOT GLOB '*[^0-9a-f]*'"
 _COLUMNS = "key, file, nbytes, modified_ns, digest, created_s, used_s, record"
 _PREPARATION = (
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = NORMAL",
     _SCHEMA,
+    _CONTENTS,
+    "CREATE INDEX IF NOT EXISTS entries_by_size ON entries (nbytes)",
+    "CREATE INDEX IF NOT EXISTS contents_by_key ON contents (key)",
     f"SELECT {_COLUMNS} FROM entries LIMIT 0",
+    "SELECT name, key FROM contents LIMIT 0",
 )
 _BUSY_TIMEOUT_S = 20.0
+# Names in one statement: SQLite takes 999 values in its oldest versions.
+_MOST_NAMES = 400
 
 # SQLite holds locks of the process while it works, which a forked child would wait for.
 _SQLITE = ForkBarrier()
@@ -113,6 +125,35 @@ class CacheIndex:
         """All entries, the most recently used first. Damaged ones are dropped."""
         return sorted(self._rows(f"SELECT {_COLUMNS} FROM entries"), key=lambda row: -row.used_s)
 
+    def size(self) -> tuple[int, int]:
+        """How many entries there are, and their bytes."""
+        found = self._execute("SELECT count(*), total(nbytes) FROM entries")
+        count, nbytes = found[0] if found else (0, 0.0)
+        return count, int(nbytes)
+
+    def oldest(self) -> list[tuple[str, int]]:
+        """The keys and bytes of all entries, the least recently used first."""
+        whole = f"typeof(nbytes) = 'integer' AND {_IS_KEY}"
+        return self._execute(f"SELECT key, nbytes FROM entries WHERE {whole} ORDER BY used_s") or []
+
+    def holders(self, names: Sequence[str]) -> dict[str, str]:
+        """The keys of the entries that hold contents, by the names of these."""
+        found: dict[str, str] = {}
+        for start in range(0, len(names), _MOST_NAMES):
+            some = names[start : start + _MOST_NAMES]
+            places = ", ".join("?" * len(some))
+            where = f"name IN ({places}) AND {_IS_KEY}"
+            found |= dict(self._execute(f"SELECT name, key FROM contents WHERE {where}", *some) or [])
+        return found
+
+    def hold(self, key: str, names: Sequence[str]) -> None:
+        """Note that an entry holds contents."""
+        for start in range(0, len(names), _MOST_NAMES):
+            some = names[start : start + _MOST_NAMES]
+            places = ", ".join(["(?, ?)"] * len(some))
+            values = [each for name in some for each in (name, key)]
+            self._execute(f"INSERT OR REPLACE INTO contents VALUES {places}", *values)
+
     def put(self, row: Row) -> bool:
         """Enter a row in place of the key's earlier one; whether the database allows it."""
         values = (row.key, row.file, row.nbytes, row.modified_ns, row.digest, row.created_s, row.used_s)
@@ -127,10 +168,12 @@ class CacheIndex:
 
     def remove(self, key: str) -> bool:
         """Drop a row; whether there was one."""
+        self._execute("DELETE FROM contents WHERE key = ?", key)
         return bool(self._execute("DELETE FROM entries WHERE key = ? RETURNING 1", key))
 
     def clear(self) -> int:
         """Drop all rows; how many there were."""
+        self._execute("DELETE FROM contents")
         return len(self._execute("DELETE FROM entries RETURNING 1") or [])
 
     def _rows(self, statement: str, *values: object) -> list[Row]:
@@ -246,7 +289,7 @@ def _is_damaged(error: Exception) -> bool:
     code = getattr(error, "sqlite_errorcode", None)
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return True
-    return code == sqlite3.SQLITE_ERROR and str(error).startswith(("no such", "table entries has", "malformed"))
+    return code == sqlite3.SQLITE_ERROR and str(error).startswith(("no such", "table ", "malformed"))
 
 
 def _remove_index(database: _Database, path: Path) -> None:

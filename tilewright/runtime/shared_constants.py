@@ -69,23 +69,23 @@ class SharedConstants:
         if self._added:
             self._cache.remove(self._added)
 
-    def _known(self) -> dict[str, tuple[str, int]]:
-        """Keys of packs and offsets in them by the names of constants."""
-        known: dict[str, tuple[str, int]] = {}
-        for pack in self._cache.entries():
-            if pack.record.get("target") != CONSTANTS:
-                continue
-            try:
-                offsets = msgspec.convert(pack.record.get("offsets"), type=dict[str, int])
-            except msgspec.ValidationError:
-                self._cache.remove(pack.key)
-                continue
-            known |= {name: (pack.key, offset) for name, offset in offsets.items()}
-        return known
+    def _known(self, names: Sequence[str]) -> dict[str, tuple[str, int]]:
+        """Keys of packs and offsets in them by the names of constants, of those that packs hold."""
+        holders = self._cache.holders(names)
+        offsets = {key: self._offsets(key) for key in set(holders.values())}
+        return {name: (key, offsets[key][name]) for name, key in holders.items() if name in offsets[key]}
+
+    def _offsets(self, key: str) -> dict[str, int]:
+        """The offsets in a pack by the names of constants; one whose record does not state them is removed."""
+        try:
+            return msgspec.convert(self._cache.record(key).get("offsets"), type=dict[str, int])
+        except msgspec.ValidationError:
+            self._cache.remove(key)
+            return {}
 
     def _found(self, constants: dict[str, Array]) -> dict[str, KeptConstant]:
         """The constants that packs hold. A pack that does not hold what it should is removed."""
-        known = self._known()
+        known = self._known([name for name, array in constants.items() if array.nbytes >= SHARED_BYTES])
         found: dict[str, KeptConstant] = {}
         damaged: set[str] = set()
         for name, array in constants.items():
@@ -105,7 +105,9 @@ class SharedConstants:
         offsets = {name: constant.offset for name, constant in zip(missing, placed, strict=True)}
         record = {"name": f"{len(missing)} constants", "target": CONSTANTS, "offsets": offsets}
         # Not synced: a program's checksum covers its constants wherever they lie.
-        path = self._cache.put(key, lambda path: _write(path, placed, [*missing.values()]), record, sync=False)
+        path = self._cache.put(
+            key, lambda path: _write(path, placed, [*missing.values()]), record, sync=False, names=list(missing)
+        )
         content = None if path is None else _mapped(path)
         if content is None:
             return {}

@@ -31,6 +31,13 @@ class StoredObject(msgspec.Struct, frozen=True):
     digest: str
 
 
+class _Pack(msgspec.Struct, frozen=True):
+    """The objects of a program, and their positions by name."""
+
+    content: bytes
+    objects: dict[str, StoredObject]
+
+
 class SharedObjects:
     """The objects of kernels in a cache. `compiler` states everything but the text of a kernel that decides its object,
     such as the version of the compiler and the processor."""
@@ -38,20 +45,21 @@ class SharedObjects:
     def __init__(self, cache: CompileCache, compiler: str) -> None:
         self._cache = cache
         self._compiler = hashlib.blake2b(compiler.encode(), digest_size=_DIGEST_BYTES).digest()
-        self._known: dict[str, tuple[str, StoredObject]] | None = None
-        self._packs: dict[str, bytes] = {}
+        self._packs: dict[str, _Pack] = {}
 
     def find(self, text: str) -> bytes | None:
         """The object that was compiled from a text; None where there is none. A pack that is damaged is removed."""
-        known = self._all_known().get(self._name(text))
-        if known is None:
+        name = self._name(text)
+        key = self._cache.holders([name]).get(name)
+        if key is None:
             return None
-        key, stored = known
         pack = self._pack(key)
-        content = pack[stored.offset : stored.offset + stored.nbytes]
-        if _digest(content) == stored.digest:
-            return content
-        if pack:
+        stored = pack.objects.get(name)
+        if stored is not None:
+            content = pack.content[stored.offset : stored.offset + stored.nbytes]
+            if _digest(content) == stored.digest:
+                return content
+        if pack.content:
             self._drop(key)
         return None
 
@@ -69,39 +77,26 @@ class SharedObjects:
         key = hashlib.blake2b("\n".join(objects).encode(), digest_size=_DIGEST_BYTES).hexdigest()
         record = {"name": f"{len(objects)} kernels", "target": OBJECTS, "objects": objects}
         # Not synced: each object is compared with its digest before it is used.
-        self._cache.put(key, lambda path: path.write_bytes(content), record, sync=False)
+        self._cache.put(key, lambda path: path.write_bytes(content), record, sync=False, names=list(objects))
 
     def _name(self, text: str) -> str:
         return hashlib.blake2b(text.encode(), key=self._compiler, digest_size=_DIGEST_BYTES).hexdigest()
 
-    def _all_known(self) -> dict[str, tuple[str, StoredObject]]:
-        """Keys of packs and positions in them by the names of texts."""
-        if self._known is not None:
-            return self._known
-        self._known = {}
-        for pack in self._cache.entries():
-            if pack.record.get("target") != OBJECTS:
-                continue
-            try:
-                objects = msgspec.convert(pack.record.get("objects"), type=dict[str, StoredObject])
-            except msgspec.ValidationError:
-                self._cache.remove(pack.key)
-                continue
-            self._known |= {name: (pack.key, stored) for name, stored in objects.items()}
-        return self._known
-
-    def _pack(self, key: str) -> bytes:
-        """The content of a pack; nothing where another process has removed it."""
+    def _pack(self, key: str) -> _Pack:
+        """A pack; an empty one where another process has removed it."""
         if key not in self._packs:
             path = self._cache.find(key)
-            self._packs[key] = b"" if path is None else _content(path)
+            try:
+                objects = msgspec.convert(self._cache.record(key).get("objects", {}), type=dict[str, StoredObject])
+            except msgspec.ValidationError:
+                objects = dict[str, StoredObject]()
+            self._packs[key] = _Pack(b"" if path is None else _content(path), objects)
         return self._packs[key]
 
     def _drop(self, key: str) -> None:
         emit("cache.damaged", key=key, help="the entry is dropped and compiled again")
         self._cache.remove(key)
-        self._packs[key] = b""
-        self._known = {name: known for name, known in self._all_known().items() if known[0] != key}
+        self._packs[key] = _Pack(b"", {})
 
 
 def _content(path: Path) -> bytes:

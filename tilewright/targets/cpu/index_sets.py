@@ -342,9 +342,8 @@ def _compares_positions(plan: NestPlan, condition: Item) -> bool:
 
 def _is_too_large(sets: IndexSets) -> bool:
     """Whether the bodies are too many, or compute too many items."""
-    bodies = items = 0
-    for parts in _bodies(sets, {}, list(sets.plan.order)):
-        bodies += 1
+    items = 0
+    for bodies, parts in enumerate(_bodies(sets, {}, list(sets.plan.order)), 1):
         items += len(sets.needed(parts))
         if bodies > MOST_BODIES or items > MOST_ITEMS:
             return True
