@@ -228,7 +228,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "max(1, known % lanes - 1) if known is not None else None",
     ),
     _nest("masked lanes reduced", "_next", "if self.position.mask is not None and", "if False and"),
-    _nest("half of the lanes dropped", "_across_lanes", "while lanes > 1", "while lanes > 2"),
+    _cpu(
+        "half of the lanes dropped",
+        "cpu.nest_accumulators:Accumulator.across_lanes",
+        "while lanes > 1",
+        "while lanes > 2",
+    ),
     _nest(
         "unrolled sums dropped",
         "_joined_slots",
@@ -236,7 +241,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "else accumulator.slots[:1]",
     ),
     _access("upper ends not guarded", "_unsure", "low >= 0 and (high < size or", "low >= 0 and (True or"),
-    _nest("reductions start from zero", "_identity", "function.identity(array_type(reduce.operands[0]).dtype)", "0"),
+    _cpu(
+        "reductions start from zero",
+        "cpu.nest_accumulators:identity_of",
+        "function.identity(array_type(reduce.operands[0]).dtype)",
+        "0",
+    ),
+    _cpu("other side of a branch", "cpu.index_sets:IndexSets.holds", "bool(parts[", "not bool(parts["),
     # dot emission
     _cpu(
         "depth tail dropped",

@@ -138,9 +138,45 @@ def test_padding_is_not_compared_for_each_element() -> None:
     assert not re.search(r"select <\d+ x i1>", text)
 
 
+@pytest.mark.parametrize("count", [2, 32])
+def test_axes_of_the_grid_decide_once_for_each_tile(count: int) -> None:
+    """Rows of the concatenation are tiles: a branch for each operand around them."""
+    functions = [lambda *xs: tw.concat([x[:, :, ::2] for x in xs], axis=0), lambda *xs: tw.concat(xs, axis=1)]
+    for function, shape in zip(functions, [(3, 128, 200), (70, 5, 6400)], strict=True):
+        text = kernel_text(function, *[shape] * count, dtype=tw.i64)
+        assert "llvm.masked.load" not in text
+        assert not re.search(r"select <\d+ x i1>", text)
+
+
+def test_padding_along_the_grid_and_within_tiles() -> None:
+    """Nine bodies of a tile that holds elements of the array, and one of a tile that does not."""
+    text = kernel_text(lambda x: tw.pad(x, ((1, 0), (2, 1), (1, 2), (32, 40))), (40, 77, 56, 112))
+    assert "llvm.masked.load" not in text
+    assert len(re.findall(r"= load <\d+ x float>", text)) == 1
+
+
 def test_short_parts_along_vectors_stay_in_one_loop() -> None:
     text = kernel_text(lambda x: tw.pad(x, ((0, 0), (1, 1))), (100, 14))
     assert "llvm.masked.load" in text
+
+
+@pytest.mark.parametrize("dtype", ["f4", "u1", "i8"])
+def test_conditions_of_several_axes(dtype: str) -> None:
+    """What is selected along the grid and within tiles: elements, rows and images from several arrays."""
+    x, y, z = (drawn((5, 6, 70, 90), dtype, n) for n in range(3))
+
+    def both(xp: Any, x: Any, y: Any, z: Any) -> Any:
+        i, j, k = (xp.reshape(xp.arange(n), (-1, *[1] * (3 - d))) for d, n in enumerate((5, 6, 70)))
+        inner = xp.where((i < 2) | (j >= 4), x, xp.where((i == 3) & (k <= 20), y, z))
+        return xp.where((j > 0) & ((i >= 1) | (k < 7)), inner, z * xp.asarray(3, dtype=z.dtype))
+
+    check(lambda *a: both(tw, *a), lambda *a: both(np, *a), x, y, z)
+    halves = (slice(None), slice(None), slice(None), slice(None, None, 2))
+    check(
+        lambda *a: tw.sum(tw.concat([each[halves] for each in a], axis=1), axis=3, dtype=tw.i64),
+        lambda *a: np.sum(np.concatenate([each[halves] for each in a], axis=1), axis=3, dtype=np.int64),
+        *(x.astype("i4"), y.astype("i4"), z.astype("i4")),
+    )
 
 
 @pytest.mark.parametrize("count", [32, 33, 65, 130])

@@ -6,12 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 
-import msgspec
 import numpy as np
 from llvmlite import ir
 from xdsl.ir import Operation, SSAValue
 
-from tilewright import ops
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type
 from tilewright.dialects.walks import producers_first
@@ -35,6 +33,7 @@ from tilewright.targets.cpu.loops import (
     subtract,
     vector,
 )
+from tilewright.targets.cpu.nest_accumulators import Accumulator, identity_of
 from tilewright.targets.cpu.nest_memory import NestMemory
 from tilewright.targets.cpu.nest_plan import (
     ROWS,
@@ -50,17 +49,7 @@ from tilewright.targets.cpu.past_caches import begin_with_lines, stores_past_cac
 from tilewright.targets.cpu.transposed_loads import can_transpose
 from tilewright.targets.llvm.conversions import emit_cast, load_form, narrow, register_form, round_to, widen
 from tilewright.targets.llvm.functions import emit_function
-from tilewright.targets.llvm.values import Builder, Value, lanes_of, shuffle, splat
-
-
-class _Accumulator(msgspec.Struct):
-    """Running values of one reduction: `slots[u]` for the u-th vector of an unrolled step, or one slot, where a row of
-    totals begins."""
-
-    reduce: tile.ReduceOp
-    slots: list[Value]
-    shape: ir.Type
-    dtype: DType
+from tilewright.targets.llvm.values import Builder, Value, lanes_of, splat
 
 
 def emit_nest(context: FunctionContext, nest: scheduled.NestOp) -> None:
@@ -92,7 +81,7 @@ class NestEmitter:
         self._turned: dict[Item, Value] = {}
         self._waits: dict[Item, bool] = {}
         self._needed: dict[tuple[tuple[int, int], ...], Collection[Item]] = {}
-        self._accumulators: dict[tile.ReduceOp, _Accumulator] = {}
+        self._accumulators: dict[tile.ReduceOp, Accumulator] = {}
         self._extents = self._clipped_extents()
 
     # ---- loops --------------------------------------------------------------------------------------------------
@@ -391,15 +380,15 @@ class NestEmitter:
             total = self.builder.load(
                 self._total_at(accumulator), align=accumulator.dtype.itemsize, typ=accumulator.shape
             )
-            total = self._combine(accumulator, total, self._pairwise(accumulator, values))
+            total = accumulator.combine(self.builder, total, accumulator.pairwise(self.builder, values))
             self.builder.store(total, self._total_at(accumulator), align=accumulator.dtype.itemsize)
 
-    def _add_to_total(self, accumulator: _Accumulator, part: Value) -> None:
+    def _add_to_total(self, accumulator: Accumulator, part: Value) -> None:
         place, bytes = self._total_at(accumulator), accumulator.dtype.itemsize
         total = self.builder.load(place, align=bytes, typ=accumulator.shape)
-        self.builder.store(self._combine(accumulator, total, part), place, align=bytes)
+        self.builder.store(accumulator.combine(self.builder, total, part), place, align=bytes)
 
-    def _total_at(self, accumulator: _Accumulator) -> Value:
+    def _total_at(self, accumulator: Accumulator) -> Value:
         """The address of the totals of the current columns, or of the first running value."""
         if not self.plan.row_by_row:
             return accumulator.slots[0]
@@ -447,14 +436,14 @@ class NestEmitter:
             shape = vector(register_form(dtype), plan.lanes if self._is_vector_reduce(reduce) else 1)
             known = self._accumulators.get(reduce)
             if plan.row_by_row and plan.vector_dim is not None:
-                self._accumulators[reduce] = known or _Accumulator(reduce, [self._row_of_totals(dtype)], shape, dtype)
+                self._accumulators[reduce] = known or Accumulator(reduce, [self._row_of_totals(dtype)], shape, dtype)
                 continue
             unrolled = plan.vector_dim is not None and plan.vector_dim in plan.reduced and plan.unrolls(plan.vector_dim)
             count = UNROLL if unrolled else 1
             slots = known.slots if known else [entry_alloca(self.builder, shape) for _ in range(count)]
             for slot in slots:
-                self.builder.store(self._identity(reduce, shape), slot)
-            self._accumulators[reduce] = _Accumulator(reduce, slots, shape, dtype)
+                self.builder.store(identity_of(reduce, shape), slot)
+            self._accumulators[reduce] = Accumulator(reduce, slots, shape, dtype)
         if plan.row_by_row and plan.vector_dim is not None:
             self._vectors(plan.vector_dim, i64(0), self._clear_totals)
 
@@ -465,7 +454,7 @@ class NestEmitter:
 
     def _clear_totals(self) -> None:
         for accumulator in self._accumulators.values():
-            identity = self._identity(accumulator.reduce, accumulator.shape)
+            identity = identity_of(accumulator.reduce, accumulator.shape)
             self.builder.store(identity, self._total_at(accumulator), align=accumulator.dtype.itemsize)
 
     def _is_vector_reduce(self, reduce: tile.ReduceOp) -> bool:
@@ -474,33 +463,26 @@ class NestEmitter:
             self.plan.vector_dim in self.plan.dependences[item] or self.plan.vector_dim in self.plan.reduced
         )
 
-    def _identity(self, reduce: tile.ReduceOp, shape: ir.Type) -> Value:
-        function = ops.FUNCTIONS[reduce.fn]
-        if function.identity is None:
-            raise CompilerBug(f"`{function.name}` does not reduce")
-        return splat(shape, function.identity(array_type(reduce.operands[0]).dtype))
-
-    def _accumulate(self, accumulator: _Accumulator) -> None:
+    def _accumulate(self, accumulator: Accumulator) -> None:
         slot = accumulator.slots[self._unrolled if len(accumulator.slots) > 1 else 0]
-        combined = self._combine(accumulator, self.builder.load(slot, typ=accumulator.shape), self._next(accumulator))
+        combined = accumulator.combine(
+            self.builder, self.builder.load(slot, typ=accumulator.shape), self._next(accumulator)
+        )
         self.builder.store(combined, slot)
 
-    def _next(self, accumulator: _Accumulator) -> Value:
+    def _next(self, accumulator: Accumulator) -> Value:
         """The value at the current position; the identity in lanes beyond the end."""
         reduce = accumulator.reduce
         ((operand, at),) = operand_items(reduce, (), self.plan)
         value = self._widened(self.value(operand, at), accumulator.shape)
         if self.position.mask is not None and self.plan.vector_dim in self.plan.reduced:
-            value = self.builder.select(self.position.mask, value, self._identity(reduce, accumulator.shape))
+            value = self.builder.select(self.position.mask, value, identity_of(reduce, accumulator.shape))
         return value
 
     def _widened(self, value: Value, shape: ir.Type) -> Value:
         if isinstance(shape, ir.VectorType) and not isinstance(value.type, ir.VectorType):
             return broadcast(self.builder, value, lanes_of(shape))
         return value
-
-    def _combine(self, accumulator: _Accumulator, left: Value, right: Value) -> Value:
-        return emit_function(self.builder, accumulator.reduce.fn, accumulator.dtype.compute, [left, right])
 
     def _finish_accumulators(self) -> None:
         if self.plan.row_by_row and self.plan.vector_dim is not None:
@@ -516,29 +498,13 @@ class NestEmitter:
             accumulator = self._accumulators[reduce]
             total = self._joined_slots(accumulator)
             if self.plan.vector_dim in self.plan.reduced and isinstance(total.type, ir.VectorType):
-                total = self._across_lanes(accumulator, total)
+                total = accumulator.across_lanes(self.builder, total)
             self.memory.store(root, root_indices(self.plan, root), round_to(self.builder, total, accumulator.dtype))
 
-    def _joined_slots(self, accumulator: _Accumulator) -> Value:
+    def _joined_slots(self, accumulator: Accumulator) -> Value:
         slots = [self._total_at(accumulator)] if self.plan.row_by_row else accumulator.slots
         parts = [self.builder.load(s, align=accumulator.dtype.itemsize, typ=accumulator.shape) for s in slots]
-        return self._pairwise(accumulator, parts)
-
-    def _pairwise(self, accumulator: _Accumulator, parts: Sequence[Value]) -> Value:
-        """A power of two of values combined by halves."""
-        while len(parts) > 1:
-            parts = [self._combine(accumulator, a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
-        return parts[0]
-
-    def _across_lanes(self, accumulator: _Accumulator, total: Value) -> Value:
-        """Combine the lanes pairwise, in a fixed order."""
-        lanes = lanes_of(total.type)
-        while lanes > 1:
-            half = lanes // 2
-            low, high = (shuffle(self.builder, total, None, r) for r in (range(half), range(half, lanes)))
-            total = self._combine(accumulator, low, high)
-            lanes = half
-        return self.builder.extract_element(total, ir.Constant(ir.IntType(32), 0))
+        return accumulator.pairwise(self.builder, parts)
 
     # ---- values -------------------------------------------------------------------------------------------------
 
