@@ -67,3 +67,5 @@ def test_groups_and_single_positions_leave_machines_with_vectors_too() -> None:
     assert "convolve" in after(single((4, 3, 8, 8), 6, (6, 6)))
     assert "convolve" not in after(single((4, 3, 8, 8), 6, (8, 8)))
     assert "convolve" not in after(single((4, 6, 8, 8), 6, (6, 6), groups=3))
+    assert "convolve" in after(single((4, 6, 8, 8), 6, (6, 6), groups=6))
+    assert "convolve" not in after(single((4, 6, 20, 20), 6, (16, 16), groups=6))

@@ -2,7 +2,8 @@
 
 The gradient of a convolution's weights is a convolution whose window is as large as the image, of which the result has
 few positions. Each of them is a contraction of part of the image with the weights, over channels and the window.
-Machines whose vectors run along the last dim have better forms unless there is one position, or several groups.
+Machines whose vectors run along the last dim have better forms unless there is one position, or several groups of
+several channels.
 
 Before (sm_90a):
     func.func @main(%x: tensor<16x8x7xf32>, %w: tensor<32x8x6xf32>) -> tensor<16x32x2xf32> {
@@ -42,6 +43,7 @@ from typing import ClassVar
 import msgspec
 from xdsl.ir import Block, SSAValue
 
+from tilewright.cost.vectors.convolutions import MOST_TAPS
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.passes.array.permuted_values import PermutedValues
@@ -52,7 +54,7 @@ _MOST_POSITIONS = 25
 
 
 class ArrayConvolveByPositionsPass(msgspec.Struct, frozen=True):
-    """`leaves_images`: convolutions without groups and of several positions stay."""
+    """`leaves_images`: convolutions of several positions stay but where groups have several channels."""
 
     name: ClassVar[str] = "array-convolve-by-positions"
     leaves_images: bool = False
@@ -69,7 +71,13 @@ class ArrayConvolveByPositionsPass(msgspec.Struct, frozen=True):
         window = math.prod(array_type(op.operands[1]).shape[2:])
         if not 0 < positions < window or positions > _MOST_POSITIONS:
             return False
-        return not self.leaves_images or positions == 1 or op.groups > 1
+        return not self.leaves_images or positions == 1 or (op.groups > 1 and not _sums_vectors(op))
+
+
+def _sums_vectors(op: array.ConvolveOp) -> bool:
+    """Whether each channel has weights of its own, which are vectors of channels or of a row's positions."""
+    results, channels, *window = array_type(op.operands[1]).shape
+    return (results, channels) == (op.groups, 1) and math.prod(window) <= MOST_TAPS
 
 
 def _why(op: array.ConvolveOp) -> str:
