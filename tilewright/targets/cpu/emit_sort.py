@@ -9,6 +9,7 @@ from llvmlite import ir
 
 from tilewright.dialects import tile
 from tilewright.errors import CompilerBug
+from tilewright.targets.cpu.context import round_up
 from tilewright.targets.cpu.elements import Elements, Mask, first_lanes, vector_loop
 from tilewright.targets.cpu.loops import (
     I64,
@@ -23,6 +24,7 @@ from tilewright.targets.cpu.loops import (
 )
 from tilewright.targets.cpu.ordered_keys import LAST, element_of_rank, rank, rank_bits
 from tilewright.targets.cpu.ordered_nest import Index, OrderedNest, element_at
+from tilewright.targets.cpu.radix_sort import Digits, radix_sort
 from tilewright.targets.cpu.records import Records
 from tilewright.targets.cpu.sorting_network import MOST_IN_COLUMNS, MemorySort, Record, side_by_side
 from tilewright.targets.llvm.values import Builder, Value, intrinsic, splat, with_element
@@ -99,7 +101,11 @@ class RecordSort:
         self.count = nest.shape[nest.axis]
         self.lanes = nest.context.machine.vector.bytes // 8
         self.size = size_for(self.count, self.lanes)
+        self.digits = Digits.of_ranks(self.dtype).of_records
         self.records = Records.temporary(nest.context, self.dtype, self.count, self.size)
+        self.spare: Records | None = None
+        if len(self.records.planes) == 1 and self.digits.worth(self.count, nest.context.machine):
+            self.spare = Records.temporary(nest.context, self.dtype, self.count, self.count)
 
     def sorted(self, index: Index) -> Records:
         """The records of a line in order, in memory that the next line overwrites."""
@@ -115,7 +121,10 @@ class RecordSort:
             sorting.store(self.builder, self.records.planes, at, self.vector(line, at, mask))
 
         vector_loop(self.builder, i64(self.count), self.lanes, body, "records")
-        written = -(-self.count // self.lanes) * self.lanes
+        if self.spare is not None:
+            memory, spare = (*self.records.planes, *self.spare.planes)
+            return Records(self.builder, (radix_sort(self.builder, self.digits, memory, spare, i64(self.count)),))
+        written = round_up(self.count, self.lanes)
         if written < self.size:
             self.records.at(i64(written)).clear(i64(0), i64(self.size - written), self.lanes)
         sorting.sort(self.builder, self.records.planes, i64(self.size))
@@ -156,9 +165,13 @@ class _RankSort:
         self.sorting = MemorySort(nest.context.machine, 1, self.bits)
         self.lanes = self.sorting.lanes
         self.size = size_for(self.count, self.lanes)
+        self.digits = Digits.of_ranks(self.dtype)
+        self.by_digits = self.digits.worth(self.count, nest.context.machine)
         self.fits = self.size <= self.sorting.block and target.is_adjacent(nest.axis)
-        room = max(self.size, self.sorting.block) * self.bits // 8
-        self.memory = nest.context.temporary(room) if not self.fits else None
+        places = round_up(self.count, self.lanes) if self.by_digits else max(self.size, self.sorting.block)
+        self.room = places * self.bits // 8
+        self.memory = nest.context.temporary(self.room) if not self.fits else None
+        self.spare = nest.context.temporary(self.room) if self.by_digits else None
         self.signs = entry_alloca(self.builder, ir.IntType(self.lanes)) if self.dtype.is_float else None
 
     def line(self, index: Index) -> None:
@@ -238,26 +251,33 @@ class _RankSort:
 
     def in_memory(self, source: Elements, target: Elements, memory: Value) -> None:
         builder, axis = self.builder, self.nest.axis
-        size = max(self.size, self.sorting.block)
 
         def read(at: Value, mask: Mask | None) -> None:
             self.sorting.store(builder, [memory], at, (self.ranks(source, at, mask),))
 
         vector_loop(builder, i64(self.count), self.lanes, read, "ranks")
-        written = -(-self.count // self.lanes) * self.lanes
-        if written < size:
-            with loop(builder, i64(written), i64(size), self.lanes, "clear") as at:
-                self.sorting.store(builder, [memory], at, (self.behind_all(),))
-        self.sorting.sort(builder, [memory], i64(size))
+        ordered = self.ordered(memory)
         lanes = self.lanes if target.is_adjacent(axis) else 1
 
         def write(at: Value, mask: Mask | None) -> None:
             shape = with_element(ir.VectorType(I64, lanes) if lanes > 1 else I64, ir.IntType(self.bits))
-            order = builder.load(offset_pointer(builder, memory, at, self.bits // 8), typ=shape, align=self.bits // 8)
+            order = builder.load(offset_pointer(builder, ordered, at, self.bits // 8), typ=shape, align=self.bits // 8)
             value = element_of_rank(builder, order, self.dtype.compute, self.descending)
             target.at(axis, at).store_vector(value, mask)
 
         vector_loop(builder, i64(self.count), lanes, write, "result")
+
+    def ordered(self, memory: Value) -> Value:
+        """The memory that holds the ranks that were written to some in order."""
+        builder = self.builder
+        if self.spare is not None:
+            return radix_sort(builder, self.digits, memory, self.spare, i64(self.count))
+        size, written = max(self.size, self.sorting.block), round_up(self.count, self.lanes)
+        if written < size:
+            with loop(builder, i64(written), i64(size), self.lanes, "clear") as at:
+                self.sorting.store(builder, [memory], at, (self.behind_all(),))
+        self.sorting.sort(builder, [memory], i64(size))
+        return memory
 
     def ranks(self, source: Elements, at: Value, mask: Mask | None) -> Value:
         """Ranks of a row from an index on; lanes that are masked out come last."""
