@@ -248,6 +248,9 @@ RESHAPED = "%y = array.reshape(%x) : tensor<2x1x4x6xf32>"
         (f"%u = array.reshape(%x) : tensor<8x1x6xf32> {UNIT}", 1, "2x8x6xf32"),
         (f"{REPEATED.replace('%y', '%r')} %y = array.reshape(%r) : tensor<40x6xf32>", 0, "2x6xf32"),
         (f"{REPEATED.replace('%y', '%r')} %y = array.reshape(%r) : tensor<5x48xf32>", 1, "2x5xf32"),
+        ("%y = array.reverse(%x) {axes = array<i64: 0>} : tensor<8x6xf32>", 0, "2x6xf32"),
+        ("%y = array.reverse(%x) {axes = array<i64: 0, 1>} : tensor<8x6xf32>", 1, "2x8xf32"),
+        ("%y = array.reverse(%x) {axes = array<i64: 0>} : tensor<8x6xf32>", 1, "2x8xf32"),
     ],
 )
 def test_gathers_bubble_up_views(body: str, axis: int, result: str) -> None:
@@ -256,6 +259,34 @@ def test_gathers_bubble_up_views(body: str, axis: int, result: str) -> None:
     assert computed(unit) <= int(np.prod([int(n) for n in result.split("x")[:-1]]))
     sources = [op.operands[0] for op in unit.main.body.block.ops if isinstance(op, array.GatherOp)]
     assert all(source is unit.main.body.block.args[0] for source in sources)
+
+
+@pytest.mark.parametrize("indices", [[3, 1], [0, 2], [-1, 9]])
+@pytest.mark.parametrize(
+    ("starts", "limits", "strides", "axis", "result"),
+    [
+        ("1, 0", "8, 6", "2, 1", 0, "2x6xf32"),
+        ("1, 2", "8, 6", "2, 1", 0, "2x4xf32"),
+        ("0, 1", "8, 6", "1, 1", 1, "2x8xf32"),
+        ("1, 1", "8, 6", "2, 1", 1, "2x4xf32"),
+    ],
+)
+def test_gathers_of_slices_of_what_is_computed(
+    starts: str, limits: str, strides: str, axis: int, result: str, indices: list[int]
+) -> None:
+    """The sum has another use, so that the slice stays where it is."""
+    ranges = zip(*([int(n) for n in each.split(",")] for each in (starts, limits, strides)), strict=True)
+    sizes = "x".join(str(-(-(limit - start) // stride)) for start, limit, stride in ranges)
+    ranges = f"{{starts = array<i64: {starts}>, limits = array<i64: {limits}>, strides = array<i64: {strides}>}}"
+    text = f"""
+    func.func @main(%x: tensor<8x6xf32>, %i: tensor<2xi32>) -> (tensor<{result}>, tensor<8x6xf32>) {{
+      %e = array.map(%x, %x) {{fn = "add"}} : tensor<8x6xf32>
+      %y = array.slice(%e) {ranges} : tensor<{sizes}xf32>
+      %z = array.gather(%y, %i) {{axes = array<i64: {axis}>}} : tensor<{result}>
+      func.return %z, %e : tensor<{result}>, tensor<8x6xf32>
+    }}
+    """
+    check_meaning(PASS, text, inputs=[np.arange(48, dtype=np.float32).reshape(8, 6), np.array(indices, np.int32)])
 
 
 @pytest.mark.parametrize(

@@ -300,6 +300,60 @@ def _transpose(op: array.TransposeOp, gather: array.GatherOp) -> SSAValue:
     )
 
 
+def _reverse(op: array.ReverseOp, gather: array.GatherOp) -> SSAValue:
+    """Positions counted from the other end along the axes that are gathered; the others reversed after it."""
+    (source,) = op.operands
+    sizes = array_type(source).shape
+    indices: list[SSAValue] = []
+    for axis, index in zip(gather.axes, gather.operands[1:], strict=True):
+        indices.append(_place(gather, index, sizes[axis], (sizes[axis] - 1, -1)) if axis in op.axes else index)
+    made = array.GatherOp(arguments=[source, *indices], axes=gather.axes, outputs=[gather.results[0].type])
+    taken, rank = _add(gather, made), array_type(indices[0]).rank
+    rest = [axis for axis in range(len(sizes)) if axis not in gather.axes]
+    axes = tuple(rank + n for n, axis in enumerate(rest) if axis in op.axes)
+    if not axes:
+        return taken
+    return _add(gather, array.ReverseOp(arguments=[taken], axes=axes, outputs=[gather.results[0].type]))
+
+
+def _slice(op: array.SliceOp, gather: array.GatherOp) -> SSAValue | None:
+    """Positions in the array of which a slice is taken, along the axes that are gathered; the slice along the others
+    stays, of what something computes."""
+    (source,) = op.operands
+    sizes, shape = array_type(source).shape, array_type(op.results[0]).shape
+    parts = [axis for axis in gather.axes if shape[axis] != sizes[axis]]
+    if not parts or not isinstance(source.owner, array.ArrayOp) or isinstance(source.owner, array.ConstantOp):
+        return None
+    indices: list[SSAValue] = []
+    for axis, index in zip(gather.axes, gather.operands[1:], strict=True):
+        form = op.starts[axis], op.strides[axis]
+        indices.append(_place(gather, index, shape[axis], form) if axis in parts else index)
+    # The other axes are sliced first, so that slices bubble up and gathers follow them.
+    starts, limits, strides = list(op.starts), list(op.limits), list(op.strides)
+    for axis in parts:
+        starts[axis], limits[axis], strides[axis] = 0, sizes[axis], 1
+    left = tuple(size if axis in parts else shape[axis] for axis, size in enumerate(sizes))
+    if left != sizes:
+        outputs = [_tensor(left, source)]
+        source = _add(
+            gather,
+            array.SliceOp(
+                arguments=[source], starts=tuple(starts), limits=tuple(limits), strides=tuple(strides), outputs=outputs
+            ),
+        )
+    outputs = [gather.results[0].type]
+    return _add(gather, array.GatherOp(arguments=[source, *indices], axes=gather.axes, outputs=outputs))
+
+
+def _place(gather: array.GatherOp, index: SSAValue, size: int, form: tuple[int, int]) -> SSAValue:
+    """`start + stride * index` for an index below `size`."""
+    start, stride = form
+    place = _clamped(gather, _wide(gather, index, start + abs(stride) * size), size)
+    if stride != 1:
+        place = _combined(gather, "multiply", place, _number(gather, stride, place))
+    return _combined(gather, "add", place, _number(gather, start, place)) if start else place
+
+
 def _pad(op: array.PadOp, gather: array.GatherOp) -> SSAValue | None:
     """Elements of the operand, where the indices are inside of it, padded along the other axes."""
     source, value = op.operands
@@ -421,6 +475,8 @@ _RULES: dict[type, Callable[[Any, array.GatherOp], SSAValue | None]] = {
     array.ReshapeOp: _reshape,
     array.TransposeOp: _transpose,
     array.PadOp: _pad,
+    array.ReverseOp: _reverse,
+    array.SliceOp: _slice,
     array.GatherOp: _gather,
     array.ReduceOp: _reduce,
 }
