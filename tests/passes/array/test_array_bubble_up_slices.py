@@ -300,6 +300,23 @@ def test_slices_of_what_a_reshape_counts_take_whole_rows(ranges: str, result: st
     assert array_type(made.results[0]).size <= 6 * rows
 
 
+@pytest.mark.parametrize(
+    ("ranges", "result", "elements"),
+    [
+        ("0:1, 0:4, 0:6", "1x4x6xf32", 24),
+        ("1:2, 1:3, 0:6", "1x2x6xf32", 12),
+        ("1:2, 0:4:3, 2:3", "1x2x1xf32", 2),
+        ("0:1, 3:4, 0:6:2", "1x1x3xf32", 3),
+        ("0:2, 1:4, 0:2", "2x3x2xf32", 12),
+    ],
+)
+def test_slices_of_several_dims_that_count_one_take_whole_rows(ranges: str, result: str, elements: int) -> None:
+    body = f"{EXP.replace('%y', '%e')} %y = array.reshape(%e) : tensor<2x4x6xf32>"
+    unit = check_meaning(PASS, sliced(body, "%y", ranges, result))
+    (made,) = [op for op in unit.main.body.block.ops if isinstance(op, array.MapOp)]
+    assert array_type(made.results[0]).size == elements
+
+
 def test_reshaped_arguments_are_sliced_as_they_are() -> None:
     check_unchanged(PASS, sliced("%y = array.reshape(%x) : tensor<48xf32>", "%y", "1:20", "19xf32"))
 
@@ -321,10 +338,13 @@ def test_slices_of_reshaped_concatenations(axis: int, joined: str, flat: str, ra
     assert all(array_type(op.results[0]).size < 96 for op in joins)
 
 
-def test_slices_of_rows_that_operands_have_parts_of_stay() -> None:
+@pytest.mark.parametrize(("row", "operands"), [(0, 1), (1, 2), (2, 1)])
+def test_slices_of_rows_that_operands_have_parts_of(row: int, operands: int) -> None:
     body = """%j = array.concat(%x, %x) {axis = 1 : index} : tensor<8x12xf32>
       %y = array.reshape(%j) : tensor<8x3x4xf32>"""
-    check_unchanged(PASS, sliced(body, "%y", "0:8, 0:1, 1:3", "8x1x2xf32"))
+    unit = check_meaning(PASS, sliced(body, "%y", f"0:8, {row}:{row + 1}, 1:3", "8x1x2xf32"))
+    joins = [op for op in unit.main.body.block.ops if isinstance(op, array.ConcatOp)]
+    assert [len(op.operands) for op in joins] == [operands] * (operands > 1)
 
 
 def test_gathers_of_rolled_arrays_compute_what_is_taken_once() -> None:

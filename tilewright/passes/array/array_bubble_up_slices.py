@@ -38,7 +38,7 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import erase, has_uses, insert_like
-from tilewright.passes.array.array_move_reshapes import hoist_reshapes_of_parts
+from tilewright.passes.array.array_move_reshapes import hoist_reshapes_of_parts, runs
 from tilewright.passes.array.array_simplify import drop_unused
 from tilewright.passes.array.gathered_operands import gather_operands
 from tilewright.passes.base import Unit, blocks_of
@@ -276,18 +276,25 @@ def _reverse(slices: _Slices, op: array.ReverseOp, ranges: Ranges) -> SSAValue |
 
 
 def _reshape(slices: _Slices, op: array.ReshapeOp, ranges: Ranges) -> SSAValue | None:
-    """A dim of which a part is taken is a dim of the operand, or several whose elements it counts: of whole rows of
-    these that hold the part, where something computes them, the rest is a slice."""
+    """A dim of which a part is taken is a dim of the operand, or several whose elements it counts, or one of several
+    that count the elements of one: of whole rows that hold the part, where something computes them, the rest is a
+    slice."""
     sizes, result = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
     taken, held, left = list(_whole(sizes)), list(_whole(result)), list(_whole(result))
     for axis, each in enumerate(ranges):
         if each.size == result[axis]:
             continue
         first, end = _counted_dims(sizes, math.prod(result[:axis]), result[axis])
-        if first == end:
+        if first < end:
+            taken[first:end], left[axis] = _rows_of(each, sizes[first:end])
+            held[axis] = Range(0, math.prod(rows.size for rows in taken[first:end]), 1)
+            continue
+        found = _counting_dims(sizes, result, axis)
+        if found is None:
             return None
-        taken[first:end], left[axis] = _rows_of(each, sizes[first:end])
-        held[axis] = Range(0, math.prod(rows.size for rows in taken[first:end]), 1)
+        source, counting = found
+        here = slice(counting.start, counting.stop)
+        taken[source], held[here], left[here] = _block_of(ranges[here], result[here])
     is_rest = left != held
     if is_rest and (math.prod(_sizes(held)) > _MOST_OF_ROWS * math.prod(sizes) or not _is_computed(op.operands[0])):
         return None
@@ -306,6 +313,28 @@ def _counted_dims(sizes: Sequence[int], before: int, size: int) -> tuple[int, in
     if before not in starts or before * size not in starts:
         return 0, 0
     return len(starts) - 1 - starts[::-1].index(before), starts.index(before * size)
+
+
+def _counting_dims(sizes: Sequence[int], result: Sequence[int], axis: int) -> tuple[int, range] | None:
+    """The dim of the operand whose elements dims of the result count, `axis` among them, and these dims."""
+    for source, counting in runs(tuple(sizes), tuple(result)):
+        if axis in counting:
+            dims = [d for d in source if sizes[d] != 1]
+            return (dims[0], counting) if len(dims) == 1 else None
+    return None
+
+
+def _block_of(given: Sequence[Range], sizes: Sequence[int]) -> tuple[Range, list[Range], list[Range]]:
+    """The elements of one dim that several ones count and that hold positions in these: one range, the sizes that it
+    has along them, and the positions that are taken of it."""
+    start, held, left = 0, list(_whole(sizes)), list(given)
+    for d, each in enumerate(given):
+        inner = math.prod(sizes[d + 1 :])
+        start += each.start * inner
+        held[d], left[d] = Range(0, each.limit - each.start, 1), each._replace(start=0)
+        if each.size > 1:
+            break
+    return Range(start, math.prod(_sizes(held)), 1), held, left
 
 
 def _rows_of(given: Range, sizes: Sequence[int]) -> tuple[list[Range], Range]:

@@ -183,7 +183,7 @@ def _reshape_operands(reshape: array.ReshapeOp) -> None:
     if not isinstance(join, array.ConcatOp) or users(join.results[0]) != [reshape]:
         return
     sizes = array_type(join.results[0]).shape
-    first, second = next(run for run in _runs(sizes, shape) if join.axis in run[0])
+    first, second = next(run for run in runs(sizes, shape) if join.axis in run[0])
     rows = [d for d in second if shape[d] != 1]
     if not rows or math.prod(sizes[first.start : join.axis]) != 1:
         return
@@ -294,7 +294,7 @@ def _broadcast_in(op: array.BroadcastOp, shape: Shape) -> tuple[Shape, Shape] | 
     source, sizes = array_type(op.results[0]).shape, array_type(op.operands[0]).shape
     given = {axis for axis, n in zip(op.axes, sizes, strict=True) if n != 1}
     kept: list[int] = []
-    for first, second in _runs(source, shape):
+    for first, second in runs(source, shape):
         dims = {d for d in first if source[d] != 1}
         if dims <= given:
             kept += [d for d in second if shape[d] != 1]
@@ -305,7 +305,7 @@ def _broadcast_in(op: array.BroadcastOp, shape: Shape) -> tuple[Shape, Shape] | 
     return (rows, tuple(kept)) if is_view and list(op.axes) == sorted(op.axes) else None
 
 
-def _runs(first: Shape, second: Shape) -> list[tuple[range, range]]:
+def runs(first: Shape, second: Shape) -> list[tuple[range, range]]:
     """The shortest runs of dims of two shapes that have as many elements; dims of size 1 may be in any."""
     found: list[tuple[range, range]] = []
     starts, ends, sizes = [0, 0], [0, 0], [1, 1]
