@@ -6,7 +6,7 @@ or a constant when `dim` is None. A `Form` is a coordinate of a ref as a linear 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -214,15 +214,18 @@ class Clip(NamedTuple):
     symbols: tuple[SSAValue, ...]
     limit: int
 
-    def keeps_below(self, size: int, form: Form, symbols: tuple[SSAValue, ...]) -> bool:
-        """Whether a coordinate that grows along the dimension alone is below `size` for these positions."""
+    def keeps_below(
+        self, size: int, form: Form, symbols: tuple[SSAValue, ...], bound: Callable[[SSAValue], int]
+    ) -> bool:
+        """Whether a coordinate that grows along the dimension alone is below `size` for these positions. Index scalars
+        are below their `bound`."""
         if len(form.dims) != 1 or form.dims[0][0] != self.dim or form.dims[0][1] < 1:
             return False
         step = form.dims[0][1]
         greatest = form.constant + step * (self.limit - 1 - self.start.constant)
         starts = zip(self.symbols, self.start.symbols, strict=True)
-        moved = [(each, step * c) for each, (_, c) in starts]
-        return greatest < size and _totals(moved) == _totals([(symbols[s], c) for s, c in form.symbols])
+        rest = _totals([*((symbols[s], c) for s, c in form.symbols), *((each, -step * c) for each, (_, c) in starts)])
+        return greatest + sum(max(0, c) * (bound(symbol) - 1) for symbol, c in rest.items()) < size
 
 
 def _totals(terms: Sequence[tuple[SSAValue, int]]) -> dict[SSAValue, int]:

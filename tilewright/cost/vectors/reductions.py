@@ -158,7 +158,17 @@ def reduction_seconds(reduction: Reduction, tile: tuple[int, ...], machine: Mach
     if far:
         one += steps * math.prod(tile) * reduction.dtype.itemsize / machine.memory("l2").line_bytes * FAR_LINE
     cycles = (-(-grid // threads) + TAIL) * one + SHARE if grid > 1 else one
-    return cycles / machine.clock_hertz
+    return cycles / machine.clock_hertz + _reread_seconds(reduction, tile, machine)
+
+
+def _reread_seconds(reduction: Reduction, tile: tuple[int, ...], machine: Machine) -> float:
+    """To read lines of an array from memory again that columns of several tiles are in."""
+    item, nbytes = reduction.dtype.itemsize, math.prod(reduction.shape) * reduction.dtype.itemsize
+    if not reduction.keeps_last or tile[-1] >= reduction.shape[-1] or nbytes <= machine.memory("l3").bytes:
+        return 0.0
+    read = min(reduction.row_bytes, tile[-1] * item + machine.memory("l2").line_bytes - item)
+    times = -(-reduction.shape[-1] // tile[-1]) * read / reduction.row_bytes
+    return (times - 1) * nbytes / machine.memory("dram").bytes_per_second
 
 
 def _columns_cycles(reduction: Reduction, tile: tuple[int, ...], steps: int, far: bool, machine: Machine) -> float:

@@ -570,6 +570,8 @@ class NestEmitter:
 
     def _fill_padding(self, op: tile.FillPaddingOp, at: Indices, dtype: DType) -> Value:
         value = self.value(op.source, at)
+        if self.memory.is_cut_before(op, at):
+            return value
         beyond = self.memory.beyond(op, at)
         fill = splat(value.type, op.value)
         beyond, value, fill = aligned(self.builder, [beyond, value, fill], self.plan.lanes)

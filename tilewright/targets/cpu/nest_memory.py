@@ -159,7 +159,7 @@ class NestMemory:
     def beyond(self, op: tile.FillPaddingOp, at: Indices) -> Value:
         """Whether a padding's position is at its limit or after it: of each lane if that makes a difference."""
         limit, symbols = op.limit, list(op.symbols)
-        found = access_of(op.source, op.map, symbols, at, {s: not is_place(s) for s in symbols})
+        found = self._padded_position(op, at)
         form, dim = found.forms[0], self.plan.vector_dim
         if form is None or found.lanes or dim is None or form.coefficient(dim) != 1 or not self._is_small(form, found):
             position = self.expression(op.map.results[0], at, symbols)
@@ -169,6 +169,16 @@ class NestMemory:
         return self.builder.icmp_signed(
             ">=", lane_numbers(I32, self.plan.lanes), broadcast(self.builder, room, self.plan.lanes)
         )
+
+    def is_cut_before(self, op: tile.FillPaddingOp, at: Indices) -> bool:
+        """Whether loops along rows end before the limit of a padding."""
+        found = self._padded_position(op, at)
+        form, dim = found.forms[0], self.plan.vector_dim
+        moves = form is None or (dim is not None and form.coefficient(dim) != 0)
+        return not moves and self._is_clipped(form, found, op.limit)
+
+    def _padded_position(self, op: tile.FillPaddingOp, at: Indices) -> Access:
+        return access_of(op.source, op.map, list(op.symbols), at, {s: not is_place(s) for s in op.symbols})
 
     def _is_small(self, form: Form, found: Access) -> bool:
         low, high = self._form_range(form, found)
@@ -277,7 +287,8 @@ class NestMemory:
 
     def _is_clipped(self, form: Form | None, found: Access, size: int) -> bool:
         """Whether positions that matter keep a coordinate below `size`."""
-        return form is not None and any(clip.keeps_below(size, form, found.symbols) for clip in self.plan.clips)
+        bound = self.context.bound
+        return form is not None and any(c.keeps_below(size, form, found.symbols, bound) for c in self.plan.clips)
 
     def _range(self, found: Access, position: int) -> tuple[int, int]:
         """Smallest and largest value of a coordinate; unbounded for index tiles."""
