@@ -1,8 +1,8 @@
 """The index of the compile cache, an sqlite database: rows come out with the types that they were put with, or not at
 all.
 
-A row that is damaged is dropped and reported; a database that is damaged is removed and begun again. What a compile
-asks takes the same time however many entries there are, but for the size of the cache, which is read from an index.
+A row that is damaged is dropped and reported; a database that is damaged is removed and begun again. Queries
+of a compile take the same time however many entries there are, but for the size of the cache, read from an index.
 """
 
 from __future__ import annotations

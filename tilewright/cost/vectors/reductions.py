@@ -162,7 +162,7 @@ def reduction_seconds(reduction: Reduction, tile: tuple[int, ...], machine: Mach
 
 
 def _reread_seconds(reduction: Reduction, tile: tuple[int, ...], machine: Machine) -> float:
-    """To read lines of an array from memory again that columns of several tiles are in."""
+    """To read cache lines from memory again, in which columns of several tiles are."""
     item, nbytes = reduction.dtype.itemsize, math.prod(reduction.shape) * reduction.dtype.itemsize
     if not reduction.keeps_last or tile[-1] >= reduction.shape[-1] or nbytes <= machine.memory("l3").bytes:
         return 0.0
