@@ -46,6 +46,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
     from tilewright.passes.array.array_split_joins import MOST_CUT_OPERANDS, ArraySplitJoinsPass
     from tilewright.passes.array.array_split_k import ArraySplitKPass
     from tilewright.passes.array.array_split_reductions import ArraySplitReductionsPass
+    from tilewright.passes.array.array_split_sorts import ArraySplitSortsPass
     from tilewright.passes.array.array_sum_operands import ArraySumOperandsPass
     from tilewright.passes.array.array_update_in_place import ArrayUpdateInPlacePass
     from tilewright.passes.kernels.array_lower_to_tile import ArrayLowerToTilePass
@@ -78,6 +79,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
         (warps, ArraySplitReductionsPass(fills_cores=True)),  # likewise, and those of too few blocks for all cores
         (vectors, ArraySplitContractionsPass()),  # split long contractions with few results, their operands as stored
         (warps, ArraySplitKPass()),  # split K of matmuls with few tiles where that is predicted to be faster
+        (vectors, ArraySplitSortsPass()),  # sort halves of one long line on two threads
         (not vectors, ArraySplitJoinsPass()),  # split concatenations of many arrays, so that each part fuses
         (vectors, ArraySplitJoinsPass(MOST_CUT_OPERANDS)),  # likewise, of very many: loops are cut where operands end
         (vectors, ArrayAlignRowsPass()),  # store what loops along rows would read across them

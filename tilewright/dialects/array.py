@@ -322,11 +322,13 @@ class ConvolveOp(PureOp):
 
 @operation
 class SortOp(PureOp):
-    """Stable sort of the first operand along `axis`, the others carried along."""
+    """Stable sort of the first operand along `axis`, the others carried along. A line is `runs` of equal length, each
+    in order already."""
 
     name = "array.sort"
     axis: int = attribute()
     descending: bool = attribute()
+    runs: int = attribute(default=1)
 
 
 @operation

@@ -378,9 +378,13 @@ class ScanOp(TileOp):
 
 @operation
 class SortOp(TileOp):
+    """Stable sort of the first operand along `axis`, the others carried along. A line is `runs` of equal length, each
+    in order already."""
+
     name = "tile.sort"
     axis: int = attribute()
     descending: bool = attribute()
+    runs: int = attribute(default=1)
 
 
 @operation

@@ -189,7 +189,7 @@ def _apply(
         made = tile.ScanOp(arguments=operands, fn=op.fn, axis=position, reverse=op.reverse, outputs=[tensor(types[0])])
     else:
         outputs = [tensor(t) for t in types]
-        made = tile.SortOp(arguments=operands, axis=position, descending=op.descending, outputs=outputs)
+        made = tile.SortOp(arguments=operands, axis=position, descending=op.descending, runs=op.runs, outputs=outputs)
     builder.block.add_op(made)
     return made.results, axes
 

@@ -22,6 +22,7 @@ from tilewright.targets.cpu.loops import (
     minimum,
     offset_pointer,
 )
+from tilewright.targets.cpu.merged_runs import merge_runs
 from tilewright.targets.cpu.ordered_keys import LAST, element_of_rank, rank, rank_bits
 from tilewright.targets.cpu.ordered_nest import Index, OrderedNest, element_at
 from tilewright.targets.cpu.radix_sort import Digits, radix_sort
@@ -44,7 +45,7 @@ def emit_sort(nest: OrderedNest, op: tile.SortOp) -> None:
 
         nest.for_each(nest.beside, line)
     elif nest.targets[0] is not None:
-        sort = _RankSort(nest, source, nest.targets[0], descending)
+        sort = _RankSort(nest, source, nest.targets[0], descending, op.runs)
         if sort.takes_columns:
             nest.for_each(nest.beside[:-1], sort.columns)
         else:
@@ -154,10 +155,11 @@ class _RankSort:
     """Sorts lines of which nothing but the elements is wanted, which their ranks indicate. Zeros of both signs have one
     rank: where there are negative ones, zeros are written again in the order that they had. NaN are all alike."""
 
-    def __init__(self, nest: OrderedNest, source: Elements, target: Elements, descending: bool) -> None:
+    def __init__(self, nest: OrderedNest, source: Elements, target: Elements, descending: bool, runs: int) -> None:
         self.nest = nest
         self.builder: Builder = nest.builder
         self.source, self.target = source, target
+        self.merges = runs == 2 and nest.shape[nest.axis] % 2 == 0
         self.descending = descending
         self.dtype = nest.dtype
         self.count = nest.shape[nest.axis]
@@ -166,12 +168,13 @@ class _RankSort:
         self.lanes = self.sorting.lanes
         self.size = size_for(self.count, self.lanes)
         self.digits = Digits.of_ranks(self.dtype)
-        self.by_digits = self.digits.worth(self.count, nest.context.machine)
+        self.by_digits = not self.merges and self.digits.worth(self.count, nest.context.machine)
+        is_moved = self.merges or self.by_digits
         self.fits = self.size <= self.sorting.block and target.is_adjacent(nest.axis)
-        places = round_up(self.count, self.lanes) if self.by_digits else max(self.size, self.sorting.block)
+        places = round_up(self.count, self.lanes) if is_moved else max(self.size, self.sorting.block)
         self.room = places * self.bits // 8
         self.memory = nest.context.temporary(self.room) if not self.fits else None
-        self.spare = nest.context.temporary(self.room) if self.by_digits else None
+        self.spare = nest.context.temporary(self.room) if is_moved and not self.fits else None
         self.signs = entry_alloca(self.builder, ir.IntType(self.lanes)) if self.dtype.is_float else None
 
     def line(self, index: Index) -> None:
@@ -270,6 +273,9 @@ class _RankSort:
     def ordered(self, memory: Value) -> Value:
         """The memory that holds the ranks that were written to some in order."""
         builder = self.builder
+        if self.spare is not None and self.merges:
+            merge_runs(builder, self.bits, memory, self.spare, i64(self.count // 2))
+            return self.spare
         if self.spare is not None:
             return radix_sort(builder, self.digits, memory, self.spare, i64(self.count))
         size, written = max(self.size, self.sorting.block), round_up(self.count, self.lanes)
