@@ -179,6 +179,19 @@ def test_conditions_of_several_axes(dtype: str) -> None:
     )
 
 
+@pytest.mark.parametrize("rows", [3, 20, 70, 900])
+@pytest.mark.parametrize("columns", [5, 73, 300])
+def test_columns_that_are_reduced_on_either_side(rows: int, columns: int) -> None:
+    """Totals of each side have memory of their own."""
+    x = drawn((30, columns, rows), "f4")
+
+    def normed(xp: Any, x: Any) -> Any:
+        padded = xp.pad(xp.exp(xp.permute_dims(x, (0, 2, 1)) / 64), ((0, 2), (1, 0), (0, 1)))
+        return padded / (xp.sum(padded, axis=1, keepdims=True) + 1)
+
+    np.testing.assert_allclose(tw.jit(lambda x: normed(tw, x))(x), normed(np, x), rtol=2e-5)
+
+
 @pytest.mark.parametrize("count", [32, 33, 65, 130])
 def test_many_operands(count: int) -> None:
     arrays = [drawn((3, 40), "f4", n) for n in range(count)]

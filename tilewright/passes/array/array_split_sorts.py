@@ -86,7 +86,7 @@ def _sorted(op: array.SortOp, value: SSAValue, axis: int, runs: int) -> SSAValue
 
 
 def _with_last(op: array.SortOp, line: SSAValue) -> SSAValue:
-    """A line with an element that a sort puts behind all others."""
+    """A line with an element that a sort puts after all others."""
     type = array_type(line)
     last = array.ConstantOp(
         value=_last(type.dtype, op.descending), resource="", outputs=[tensor(ArrayType((), type.dtype))]

@@ -96,6 +96,8 @@ class NestEmitter:
         with self.builder.if_else(self.value(*condition)) as sides:
             for holds, side in zip((1, 0), sides, strict=True):
                 with side, self._scope():
+                    # Memory of running values is addressed within a side.
+                    self._accumulators = {}
                     self.position.parts[key] = holds
                     self.run()
                     del self.position.parts[key]
