@@ -1,6 +1,6 @@
 """Sort the halves of one long line by themselves, on two threads, and merge them.
 
-Halves are the rows of a reshaped array; the second sort knows that its line is two sorted runs. One element behind all
+Halves are the rows of a reshaped array; the second sort knows that its line is two sorted runs. One element after all
 others makes lengths even.
 Before loops are fused: what computes the elements goes into the sort of the halves.
 

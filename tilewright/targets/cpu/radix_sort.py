@@ -57,9 +57,12 @@ class Digits:
 
     def worth(self, count: int, machine: Machine) -> bool:
         """Whether so many records are sorted sooner by digits than by comparisons."""
+        if not 1 < count <= _MOST:
+            return False
+        # As many records as a power of two are compared.
         levels = (count - 1).bit_length()
         compared_ns = _COMPARED_NS * levels**2 * (self.bits / 32) ** 2 * 32 / machine.vector.bytes
-        return 1 < count <= _MOST and _DIGIT_NS * len(self.places) < compared_ns
+        return _DIGIT_NS * len(self.places) * count < compared_ns * 2**levels
 
 
 def radix_sort(builder: Builder, digits: Digits, records: Value, spare: Value, count: Value) -> Value:
