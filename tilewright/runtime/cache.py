@@ -139,7 +139,7 @@ class CompileCache:
         """The keys of the entries that hold contents, by the names of these."""
         return self._index.holders(names)
 
-    def record(self, key: str) -> dict[str, Any]:
+    def record(self, key: str) -> Mapping[str, object]:
         """The record of an entry; empty where there is none."""
         row = self._index.row(key)
         return {} if row is None else row.record
