@@ -14,7 +14,7 @@ from tilewright.dialects.rewriting import yielded
 from tilewright.frontend.trace import Value
 from tilewright.passes.array.array_bubble_up_slices import ArrayBubbleUpSlicesPass
 from tilewright.passes.array.array_fuse_loops import ArrayFuseLoopsPass
-from tilewright.passes.array.array_move_reshapes import ArrayMoveReshapesPass, _runs
+from tilewright.passes.array.array_move_reshapes import ArrayMoveReshapesPass, runs
 from tilewright.passes.array.array_narrow_contractions import ArrayNarrowContractionsPass
 
 
@@ -173,7 +173,7 @@ def test_long_chains_of_reshapes(count: int, groups: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "runs"),
+    ("first", "second", "expected"),
     [
         ((4, 6), (4, 6), [((0,), (0,)), ((1,), (1,))]),
         ((2, 2, 6), (4, 6), [((0, 1), (0,)), ((2,), (1,))]),
@@ -183,9 +183,9 @@ def test_long_chains_of_reshapes(count: int, groups: int) -> None:
     ],
 )
 def test_runs_of_dims_with_as_many_elements(
-    first: tuple[int, ...], second: tuple[int, ...], runs: list[tuple[tuple[int, ...], tuple[int, ...]]]
+    first: tuple[int, ...], second: tuple[int, ...], expected: list[tuple[tuple[int, ...], tuple[int, ...]]]
 ) -> None:
-    assert [(tuple(x), tuple(y)) for x, y in _runs(first, second)] == runs
+    assert [(tuple(x), tuple(y)) for x, y in runs(first, second)] == expected
 
 
 def test_parts_of_a_reshape_are_taken_of_what_it_reads() -> None:
