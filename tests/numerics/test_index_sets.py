@@ -162,7 +162,7 @@ def test_short_parts_along_vectors_stay_in_one_loop() -> None:
 
 @pytest.mark.parametrize("dtype", ["f4", "u1", "i8"])
 def test_conditions_of_several_axes(dtype: str) -> None:
-    """What is selected along the grid and within tiles: elements, rows and images from several arrays."""
+    """Selects along the grid and within tiles: elements, rows and images of several arrays."""
     x, y, z = (drawn((5, 6, 70, 90), dtype, n) for n in range(3))
 
     def both(xp: Any, x: Any, y: Any, z: Any) -> Any:

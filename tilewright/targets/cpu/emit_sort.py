@@ -168,13 +168,12 @@ class _RankSort:
         self.lanes = self.sorting.lanes
         self.size = size_for(self.count, self.lanes)
         self.digits = Digits.of_ranks(self.dtype)
-        self.by_digits = not self.merges and self.digits.worth(self.count, nest.context.machine)
-        is_moved = self.merges or self.by_digits
+        is_moved = self.merges or self.digits.worth(self.count, nest.context.machine)
         self.fits = self.size <= self.sorting.block and target.is_adjacent(nest.axis)
         places = round_up(self.count, self.lanes) if is_moved else max(self.size, self.sorting.block)
-        self.room = places * self.bits // 8
-        self.memory = nest.context.temporary(self.room) if not self.fits else None
-        self.spare = nest.context.temporary(self.room) if is_moved and not self.fits else None
+        room = places * self.bits // 8
+        self.memory = nest.context.temporary(room) if not self.fits else None
+        self.spare = nest.context.temporary(room) if is_moved and not self.fits else None
         self.signs = entry_alloca(self.builder, ir.IntType(self.lanes)) if self.dtype.is_float else None
 
     def line(self, index: Index) -> None:
