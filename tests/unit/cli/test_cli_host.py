@@ -77,8 +77,8 @@ def test_measured_peaks_are_possible():
 
 
 def test_copy_copies():
-    # 16 times the bytes take about 16 times the time: within limits that hold on a busy machine and across caches.
-    # A neighbour may take the memory for as long as one measurement: the best of three in turn.
+    # 16 times the bytes take about 16 times the time, within limits that hold across caches. A neighbour may take the
+    # memory for as long as one measurement: the best of three in turn.
     sizes = (1 << 22, 1 << 26)
     seconds = [[nbytes / measure.copy_bandwidth(nbytes, 1) for nbytes in sizes] for _ in range(3)]
     small, large = (min(each) for each in zip(*seconds, strict=True))
