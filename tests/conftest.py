@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from tests.sampling import left_out
 
 os.environ.setdefault("TW_CACHE_DIR", tempfile.mkdtemp(prefix="tilewright-test-"))
 # Thousands of programs are compiled in one process, beside modules of other frameworks whose objects never go away:
@@ -62,9 +63,13 @@ _SLOW = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of `quick`."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests of `quick`, and draw from large tables."""
     for item in items:
         path = item.path.relative_to(_TESTS).as_posix()
         if path.startswith(_QUICK_FOLDERS) and not any(slow in f"{path}::{item.name}" for slow in _SLOW):
             item.add_marker(pytest.mark.quick)
+    absent = set(left_out(items))
+    if absent:
+        config.hook.pytest_deselected(items=list(absent))
+        items[:] = [item for item in items if item not in absent]

@@ -1,11 +1,20 @@
-"""Which part of a large table of cases a run of the tests takes; all of it where `TW_TEST_ALL` is set."""
+"""Which part of a large table of cases a run of the tests takes; all of it where `TW_TEST_ALL` is set.
+
+Tables whose cases differ in sizes, types and orders are drawn from: a test names its own draw with `sampled` and
+`alternating`, or is listed in `TABLES`. Cases that are each a rule of their own (mistakes that are planted, instructions,
+special values) are not."""
 
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import product
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+from zlib import crc32
+
+if TYPE_CHECKING:
+    import pytest
 
 T = TypeVar("T")
 
@@ -27,3 +36,205 @@ def alternating(*axes: Iterable[Any], every: int = 2) -> list[tuple[Any, ...]]:
 def count(usual: int, full: int) -> int:
     """How many random cases: `full` where all are asked for."""
     return full if ALL else usual
+
+
+def left_out(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """The cases of `TABLES` that are not in the sample: of each table one of so many is, in an order by their names'
+    checksums, which is as good as drawn and the same in each run."""
+    if ALL:
+        return []
+    tables: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        tables[item.nodeid.partition("[")[0].removeprefix("tests/")].append(item)
+    return [
+        item
+        for name, every in TABLES.items()
+        for item in sorted(tables[name], key=lambda item: crc32(item.name.encode()))[-(-len(tables[name]) // every) :]
+    ]
+
+
+TABLES = {
+    "bugs/test_fuzzed_kernels.py::test_kernel_is_compiled_correctly": 2,
+    "bugs/test_fuzzed_programs.py::test_program_is_compiled_correctly": 2,
+    "conformance/layout/test_inference_views.py::test_a_reduction_leaves_its_result_with_all_who_took_part": 2,
+    "conformance/layout/test_inference_views.py::test_a_reshape_regroups_the_same_elements": 2,
+    "conformance/layout/test_inference_views.py::test_what_is_known_on_one_side_gives_the_other": 2,
+    "cores/test_checks_page.py::test_all_forms_of_a_program_give_the_same": 2,
+    "cores/test_composed.py::test_integers_at_their_ends": 2,
+    "cores/test_core_model.py::test_arrays_that_end_within_pages": 2,
+    "cores/test_core_model.py::test_predictions_are_near": 2,
+    "cores/test_device_source.py::test_the_headers_refuse_what_is_wrong": 2,
+    "cores/test_device_source.py::test_the_headers_take_what_is_printed": 2,
+    "cores/test_explain.py::test_states_are_set_nearly_as_seldom_as_can_be": 2,
+    "cores/test_fuzz.py::test_random_tile_kernels": 2,
+    "cores/test_integers.py::test_products_wrap_around": 2,
+    "cores/test_integers.py::test_reductions_without_a_unit_for_them": 2,
+    "cores/test_lowering.py::test_functions_of_the_table": 2,
+    "cores/test_lowering.py::test_programs_agree_with_numpy_in_every_variant": 2,
+    "cores/test_lowering.py::test_reductions": 2,
+    "cores/test_native_movers.py::test_corners_of_pages_by_place": 2,
+    "cores/test_native_movers.py::test_elements_by_index": 2,
+    "cores/test_native_movers.py::test_lines_are_scanned_and_sorted": 2,
+    "cores/test_native_movers.py::test_rows": 2,
+    "cores/test_ordered.py::test_scans": 2,
+    "cores/test_ordered.py::test_sorts_and_largest_elements": 2,
+    "cores/test_outer_reductions.py::test_what_is_beyond_the_array_does_not_count": 2,
+    "cores/test_partials.py::test_several_cores_share_a_loop": 2,
+    "cores/test_placements.py::test_arrays_are_moved_from_place_to_place": 3,
+    "cores/test_placements.py::test_results_do_not_depend_on_places": 2,
+    "cores/test_products.py::test_any_sides_are_multiplied": 3,
+    "cores/test_products.py::test_what_follows_a_product_is_computed_in_registers": 2,
+    "cores/test_queue_layouts.py::test_movers_find_elements_where_the_layout_has_them": 2,
+    "cores/test_row_major.py::test_all_depths_and_orders": 2,
+    "cores/test_row_major.py::test_arrays_come_through_bit_by_bit": 3,
+    "cores/test_row_major.py::test_dram_is_what_limits_large_arrays": 2,
+    "cores/test_saved_programs.py::test_contents_that_contradict_each_other_are_refused": 2,
+    "cores/test_saved_programs.py::test_loops_and_branches_are_the_same_after_they_are_saved": 2,
+    "cores/test_saved_programs.py::test_programs_are_the_same_after_they_are_saved": 2,
+    "cuda/test_arrays.py::test_products_of_any_shape": 2,
+    "cuda/test_arrays.py::test_products_on_tensor_cores": 2,
+    "cuda/test_attention.py::test_agrees_with_float64": 2,
+    "cuda/test_attention.py::test_scores_of_any_form": 2,
+    "cuda/test_bench_device.py::test_tiny_cases_agree_with_their_references": 2,
+    "cuda/test_chip_math.py::test_functions_are_within_their_bounds": 2,
+    "cuda/test_convolutions.py::test_machine_code": 2,
+    "cuda/test_eight_bits.py::test_products": 2,
+    "cuda/test_gemm_kernels.py::test_descriptors_name_what_the_layout_says": 3,
+    "cuda/test_host_programs.py::test_loops_and_branches": 2,
+    "cuda/test_host_programs.py::test_loops_and_branches_by_definition": 2,
+    "cuda/test_machine_code.py::test_products_take_the_instruction_of_their_type": 2,
+    "cuda/test_machine_code.py::test_streaming_kernels_are_clean": 2,
+    "cuda/test_ordered.py::test_every_function_and_type": 3,
+    "cuda/test_ordered.py::test_sums_along_lines": 2,
+    "cuda/test_ordered.py::test_the_first_of_the_best": 2,
+    "cuda/test_pipeline.py::test_products_of_any_order": 2,
+    "cuda/test_pipeline.py::test_tiles_larger_than_their_arrays": 2,
+    "cuda/test_programs.py::test_emulated_code_agrees_with_numpy": 2,
+    "cuda/test_programs.py::test_schedules_are_in_order": 2,
+    "cuda/test_roles.py::test_products_in_any_order": 2,
+    "cuda/test_roles.py::test_what_is_out_of_order_is_said": 2,
+    "cuda/test_runtime.py::test_programs_agree_with_numpy_however_often_they_are_called": 2,
+    "cuda/test_runtime.py::test_saved_programs_run_where_there_is_no_compiler": 2,
+    "cuda/test_tensor_memory_order.py::test_what_is_out_of_order_is_said": 2,
+    "cuda/test_tf32.py::test_products_on_chips": 2,
+    "docs/test_error_pages.py::test_programs_of_the_page": 2,
+    "emulators/ptx/test_conversions.py::test_floats_to_integers": 2,
+    "emulators/ptx/test_conversions.py::test_integers_to_floats": 3,
+    "emulators/ptx/test_conversions.py::test_narrower_floats": 2,
+    "emulators/ptx/test_tcgen05.py::test_products": 2,
+    "emulators/ptx/test_wgmma.py::test_products": 2,
+    "errors/test_layout_conflicts.py::test_the_lines_in_conflict_are_named": 3,
+    "examples/test_kernels.py::test_flash_attention": 2,
+    "interop/stablehlo/test_from_jax.py::test_approximate_top_k_is_exact": 2,
+    "interop/torch/test_control.py::test_operators_that_take_graphs_are_compiled": 2,
+    "interop/torch/test_core_overloads.py::test_overloads_that_run_in_torch": 2,
+    "interop/torch/test_random_views.py::test_results_that_are_written_inputs": 2,
+    "interop/torch/test_windows.py::test_gradients_of_convolutions": 2,
+    "ir/test_round_trip.py::test_text_round_trips_in_every_phase": 2,
+    "numerics/test_column_sums.py::test_exact_results_of_columns": 2,
+    "numerics/test_column_sums.py::test_sums_and_maxima_of_columns": 2,
+    "numerics/test_convolutions.py::test_layers_of_networks": 2,
+    "numerics/test_copies.py::test_a_view_of_an_input_is_copied": 3,
+    "numerics/test_edited_schedules.py::test_schedules_that_are_passed_back_give_the_same_code": 2,
+    "numerics/test_first_lanes.py::test_rows_of_any_length": 2,
+    "numerics/test_gathers.py::test_reductions_along_the_gathered_axis": 2,
+    "numerics/test_host_programs.py::test_each_kernel_is_counted": 2,
+    "numerics/test_host_programs.py::test_loops_and_branches": 2,
+    "numerics/test_index_sets.py::test_columns_that_are_reduced_on_either_side": 2,
+    "numerics/test_integer_division.py::test_a_divisor_of_each_lane": 3,
+    "numerics/test_integer_division.py::test_a_known_divisor": 2,
+    "numerics/test_ordered.py::test_any_number_of_largest_elements": 2,
+    "numerics/test_ordered.py::test_long_scans_in_parts_with_any_number_of_threads": 2,
+    "numerics/test_ordered.py::test_long_scans_of_every_type": 2,
+    "numerics/test_ordered.py::test_places_of_extremes_of_any_shape": 3,
+    "numerics/test_ordered.py::test_places_of_extremes_of_every_type": 2,
+    "numerics/test_ordered.py::test_places_of_extremes_of_long_lines": 2,
+    "numerics/test_ordered.py::test_results_do_not_depend_on_the_number_of_threads": 2,
+    "numerics/test_ordered.py::test_scans_of_every_type": 3,
+    "numerics/test_ordered.py::test_scans_of_long_lines": 2,
+    "numerics/test_ordered.py::test_scans_of_nan_and_infinities": 2,
+    "numerics/test_ordered.py::test_sorts_of_any_size": 2,
+    "numerics/test_ordered.py::test_sorts_of_every_type": 2,
+    "numerics/test_ordered.py::test_sorts_of_short_lines_side_by_side": 2,
+    "numerics/test_ordered.py::test_sums_and_maxima_of_any_shape": 3,
+    "numerics/test_ordered.py::test_the_largest_of_every_type": 2,
+    "numerics/test_ordered.py::test_the_largest_of_the_ends_of_a_type": 2,
+    "numerics/test_phases.py::test_native_code_agrees": 2,
+    "numerics/test_phases.py::test_scheduled_phase_agrees_in_any_order": 2,
+    "numerics/test_product_operands.py::test_blocks_lie_beyond_their_arrays": 2,
+    "numerics/test_product_operands.py::test_columns_that_an_array_lacks_are_zeros": 3,
+    "numerics/test_product_operands.py::test_few_rows_meet_long_rows_of_a_right_operand": 2,
+    "numerics/test_product_operands.py::test_kernels_read_what_they_write_over": 2,
+    "numerics/test_product_operands.py::test_panels_are_kept_where_more_follows_block_by_block": 2,
+    "numerics/test_product_operands.py::test_panels_that_the_first_rows_keep_are_multiplied": 2,
+    "numerics/test_product_operands.py::test_results_are_finished_block_by_block": 2,
+    "numerics/test_product_operands.py::test_results_are_narrowed_block_by_block": 2,
+    "numerics/test_product_operands.py::test_right_operands_of_many_rows_are_multiplied": 2,
+    "numerics/test_recurrences.py::test_lstm": 2,
+    "numerics/test_reductions_in_parts.py::test_elements_are_not_stored": 2,
+    "numerics/test_row_dots.py::test_few_columns": 2,
+    "numerics/test_row_dots.py::test_few_rows": 2,
+    "numerics/test_row_dots.py::test_few_rows_of_narrow_floats": 2,
+    "numerics/test_scatter_rows.py::test_updates_of_one_element_are_combined_in_order": 2,
+    "numerics/test_split_products.py::test_products_of_every_size_are_as_near_as_in_f32": 2,
+    "numerics/test_split_products.py::test_transposed_and_batched_whole_numbers_are_exact": 2,
+    "numerics/test_streams.py::test_large_arrays": 2,
+    "numerics/test_streams.py::test_large_arrays_of_other_types": 2,
+    "numerics/test_threads.py::test_a_program_for_some_threads_runs_with_any_number": 2,
+    "numerics/test_threads.py::test_products_of_random_shapes_have_the_same_bits": 2,
+    "numerics/test_threads.py::test_results_have_the_same_bits_for_any_number_of_threads": 2,
+    "numerics/test_threads.py::test_sums_of_random_shapes_have_the_same_bits": 2,
+    "numerics/test_transposes.py::test_large_transposes": 2,
+    "numerics/test_transposes.py::test_transposes_with_arithmetic": 2,
+    "numerics/test_vector_math.py::test_double_precision_keeps_its_bound": 3,
+    "numerics/test_vector_math.py::test_single_precision_keeps_its_bound": 3,
+    "numerics/test_word_matmuls.py::test_operands_of_all_orders": 2,
+    "numerics/test_word_matmuls.py::test_sizes_at_random": 2,
+    "numerics/test_word_matmuls.py::test_tiles_that_divide_nothing": 2,
+    "passes/array/test_array_convolve_by_products.py::test_products_agree_with_numpy": 2,
+    "passes/array/test_array_order_operands.py::test_products_of_operands_that_are_laid_out": 2,
+    "passes/array/test_array_split_joins.py::test_many_arrays_are_joined_in_parts": 2,
+    "passes/array/test_array_split_reductions.py::test_sums_of_columns": 2,
+    "passes/array/test_array_update_in_place.py::test_random_programs_of_updates": 2,
+    "passes/cores/test_scheduled_multicast_fetches.py::test_what_a_group_needs_is_fetched_by_one": 2,
+    "passes/cores/test_tile_share_pages.py::test_heads_of_whole_pages_are_not_copied": 2,
+    "passes/layouts/test_layout_explanation.py::test_every_cost_is_somewhere_and_nowhere_twice": 2,
+    "passes/layouts/test_scheduled_layouts.py::test_another_space_gives_other_blocks_and_the_same_numbers": 2,
+    "passes/test_few_layers.py::test_the_program_computes_what_its_definition_says": 2,
+    "passes/test_few_layers.py::test_the_program_is_the_same_however_it_is_lowered": 3,
+    "passes/test_host_program.py::test_random_programs_on_bytes_agree_with_numpy": 3,
+    "passes/vectors/test_scheduled_block_epilogues.py::test_columns_that_the_right_operand_lacks": 2,
+    "passes/vectors/test_scheduled_block_epilogues.py::test_interleaved_kernels_are_the_same_after_printing_and_parsing": 2,
+    "passes/vectors/test_scheduled_block_epilogues.py::test_what_follows_a_product_is_done_block_by_block": 2,
+    "passes/vectors/test_scheduled_pack_operands.py::test_packed_kernels_are_the_same_after_printing_and_parsing": 2,
+    "passes/vectors/test_scheduled_split_operands.py::test_scheduled_products_in_parts_mean_products": 2,
+    "passes/vectors/test_tile_lower_to_vectors.py::test_a_kernel_means_the_same_in_every_phase": 2,
+    "passes/warps/test_scheduled_drop_barriers.py::test_random_blocks_have_no_race_and_no_barrier_too_many": 2,
+    "passes/warps/test_scheduled_loop_over_tiles.py::test_any_number_of_trips_and_stages": 2,
+    "passes/warps/test_scheduled_multicast_copies.py::test_every_order_of_operands": 2,
+    "passes/warps/test_scheduled_multicast_copies.py::test_every_order_of_operands_in_tensor_memory": 2,
+    "passes/warps/test_scheduled_multiply_in_tensor_memory.py::test_any_number_of_trips_and_stages": 2,
+    "passes/warps/test_scheduled_multiply_in_tensor_memory.py::test_products_of_any_order": 2,
+    "passes/warps/test_scheduled_order_accesses.py::test_kernels_are_right_on_an_emulator": 2,
+    "passes/warps/test_scheduled_pipeline_copies.py::test_any_number_of_stages": 2,
+    "passes/warps/test_scheduled_plan_block_memory.py::test_random_blocks_have_no_race": 3,
+    "passes/warps/test_scheduled_specialize_warps.py::test_any_number_of_trips_and_stages": 2,
+    "passes/warps/test_scheduled_specialize_warps.py::test_large_products_are_clean": 2,
+    "passes/warps/test_scheduled_specialize_warps.py::test_products_of_any_order": 2,
+    "passes/warps/test_tile_turn_copies.py::test_transposes": 2,
+    "unit/api/test_api_dlpack.py::test_jax_arrays_through_jit": 2,
+    "unit/api/test_api_einsum_order.py::test_the_order_takes_the_fewest_multiplications": 2,
+    "unit/api/test_api_reductions.py::test_reductions_of_floats": 3,
+    "unit/api/test_sizes.py::test_as_for_just_these_sizes": 2,
+    "unit/cli/test_cli_options.py::test_options_are_refused_where_they_mean_nothing": 3,
+    "unit/cost/test_products.py::test_twice_the_work_is_predicted_to_take_no_less_time": 2,
+    "unit/layout/test_catalogue_grid.py::test_block_shards": 2,
+    "unit/layout/test_catalogue_grid.py::test_height_and_width_shards": 2,
+    "unit/layout/test_layout_access.py::test_counts_equal_the_simulators": 3,
+    "unit/layout/test_layout_solver.py::test_a_conflict_is_contradictory_and_none_of_it_can_be_left_out": 3,
+    "unit/layout/test_paging.py::test_indices_of_the_lowering_are_the_page_axis_of_the_layout": 3,
+    "unit/layout/test_paging.py::test_the_executor_reads_elements_where_the_layout_has_them": 3,
+    "unit/layout/test_paging.py::test_the_layout_of_a_paging_is_that_of_its_pages": 3,
+    "unit/runtime/test_runtime_pool.py::test_every_chunk_runs_once_on_a_worker_that_nobody_else_uses": 3,
+    "unit/runtime/test_runtime_signals.py::test_ctrl_c_ends_a_native_call": 2,
+}
