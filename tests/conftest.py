@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+
 from tests.sampling import left_out
 
 os.environ.setdefault("TW_CACHE_DIR", tempfile.mkdtemp(prefix="tilewright-test-"))

@@ -1,7 +1,7 @@
 """Which part of a large table of cases a run of the tests takes; all of it where `TW_TEST_ALL` is set.
 
 Tables whose cases differ in sizes, types and orders are drawn from: a test names its own draw with `sampled` and
-`alternating`, or is listed in `TABLES`. Cases that are each a rule of their own (mistakes that are planted, instructions,
+`alternating`, or is listed in `TABLES`. Cases that are each a rule of their own (planted mistakes, instructions,
 special values) are not."""
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ TABLES = {
     "passes/test_few_layers.py::test_the_program_is_the_same_however_it_is_lowered": 3,
     "passes/test_host_program.py::test_random_programs_on_bytes_agree_with_numpy": 3,
     "passes/vectors/test_scheduled_block_epilogues.py::test_columns_that_the_right_operand_lacks": 2,
-    "passes/vectors/test_scheduled_block_epilogues.py::test_interleaved_kernels_are_the_same_after_printing_and_parsing": 2,
+    "passes/vectors/test_scheduled_block_epilogues.py::test_interleaved_kernels_are_the_same_after_printing_and_parsing": 2,  # noqa: E501
     "passes/vectors/test_scheduled_block_epilogues.py::test_what_follows_a_product_is_done_block_by_block": 2,
     "passes/vectors/test_scheduled_pack_operands.py::test_packed_kernels_are_the_same_after_printing_and_parsing": 2,
     "passes/vectors/test_scheduled_split_operands.py::test_scheduled_products_in_parts_mean_products": 2,

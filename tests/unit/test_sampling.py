@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
+
 from tests import sampling
 
 TESTS = Path(__file__).parents[1]
