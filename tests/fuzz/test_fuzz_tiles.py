@@ -132,7 +132,7 @@ PLANTED = (
     Mutant(
         "loads of a written array out of order",
         "passes.vectors.nest_segments:Segment.add",
-        "op.source in self.places.conflicts",
+        "self._keeps_its_order(op)",
         "False",
     ),
 )

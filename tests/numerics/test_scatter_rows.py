@@ -45,6 +45,30 @@ def test_updates_of_one_element_are_combined_in_order(shape, axes, count, donate
             np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint8", "float16"])
+@pytest.mark.parametrize(("rows", "columns", "count"), [(256, 2585, 500), (7, 33, 40), (5, 95, 9), (4, 1000, 3)])
+def test_rows_are_updated_by_threads_that_share_columns(rows, columns, count, dtype):
+    """Also where no number of threads divides the columns, and where an index is outside."""
+    rng = np.random.default_rng(columns)
+    x, updates = rng.integers(0, 5, (rows, columns)).astype(dtype), rng.integers(0, 5, (count, columns)).astype(dtype)
+    indices = rng.integers(-rows - 2, rows + 2, count)
+    wanted = x.copy()
+    for index, update in zip(indices, updates, strict=True):
+        if -rows <= index < rows:
+            wanted[index] += update
+    for threads in (1, 2, 3, 5):
+        with options(threads=threads):
+            got = tw.jit(lambda x, i, u: (x * 1).at[i].add(u))(x, indices, updates)
+        np.testing.assert_array_equal(np.asarray(got), wanted)
+
+
+def test_an_index_outside_is_a_branch_and_rows_are_updated_without_masks():
+    shapes = [tw.ShapeDtype((256, 640), tw.f32), tw.ShapeDtype((64,), tw.i64), tw.ShapeDtype((64, 640), tw.f32)]
+    program = tw.jit(lambda x, i, u: (x * 2).at[i].add(u)).lower(*shapes)
+    text = program.compile("cpu:x86-64-v4").ir("llvm")
+    assert "masked" not in text
+
+
 def _set(array: np.ndarray, at: tuple, updates: np.ndarray) -> None:
     """One update after the other."""
     array[at] = updates

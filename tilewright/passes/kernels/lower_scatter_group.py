@@ -18,6 +18,7 @@ from tilewright.passes.kernels.tile_builder import TileBuilder
 
 # The fewest elements of a row, two lines of a cache of f32, that a program instance updates.
 _LEAST_COLUMNS = 32
+_LINE_COLUMNS = 16
 
 
 def scatter_of(group: array.FusedOp) -> array.ScatterOp:
@@ -47,14 +48,14 @@ class ScatterRows(msgspec.Struct, frozen=True):
 
 
 class ScatterColumns(msgspec.Struct, frozen=True):
-    """A program instance updates `count` columns along the last dimension, which indices do not choose from."""
+    """A program instance updates up to `count` columns along the last dimension, which indices do not choose from."""
 
     shape: tuple[int, ...]
     count: int
 
     @property
     def grid(self) -> tuple[int, ...]:
-        return (self.shape[-1] // self.count,)
+        return (-(-self.shape[-1] // self.count),)
 
     def coordinates(self, indices: Sequence[SSAValue]) -> dict[int, Linear]:
         """The coordinates of a program instance's columns."""
@@ -78,8 +79,12 @@ def scatter_parts(op: array.ScatterOp, shares: int) -> ScatterRows | ScatterColu
     if shares == 1 or 0 in shape or min(op.axes) or len(shape) - 1 in op.axes:
         return scatter_rows(op, shares)
     size = shape[-1]
-    parts = next((n for n in range(min(shares, size // _LEAST_COLUMNS), 1, -1) if size % n == 0), None)
-    return scatter_rows(op, shares) if parts is None else ScatterColumns(shape, size // parts)
+    parts = min(shares, size // _LEAST_COLUMNS)
+    if parts < 2:
+        return scatter_rows(op, shares)
+    # Parts begin where lines of the cache do, where rows do.
+    count = size // parts if size % parts == 0 else -(-size // parts // _LINE_COLUMNS) * _LINE_COLUMNS
+    return ScatterColumns(shape, count)
 
 
 def lower_scatter_group(

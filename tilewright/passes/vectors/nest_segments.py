@@ -21,11 +21,10 @@ from tilewright.dialects.walks import producers_first
 from tilewright.layout import Layout
 from tilewright.layout.construct import strided
 from tilewright.machines.machine import Machine
-from tilewright.passes.vectors.nest_writer import NestWriter, Root, is_place, is_unit_reshape
+from tilewright.passes.vectors.in_place_updates import is_updated_in_place
+from tilewright.passes.vectors.nest_writer import STRICT, NestWriter, Root, is_place, is_unit_reshape
 from tilewright.primitives import ArrayType
 
-# Operations that compute each element of their result from the operands' elements at the same place.
-STRICT = (tile.MapOp, tile.CastOp, tile.BitcastOp, tile.FillPaddingOp)
 RECOMPUTED_OPERATIONS = 6
 # Rows from which on a dear value that all of them need, of vectors along a row, is computed before them.
 LEAST_REPEATED = 4
@@ -97,7 +96,7 @@ class Segment(msgspec.Struct, eq=False):
                 stage = max(stage, self.last_conflict + 1)
                 self.last_conflict = stage
             self.roots.append(Root(op.value, stage, store=op))
-        elif isinstance(op, tile.LoadOp) and op.source in self.places.conflicts:
+        elif isinstance(op, tile.LoadOp) and self._keeps_its_order(op):
             stage = max([self.last_conflict + 1, *(self.stage(s) for s in op.symbols if not is_place(s))])
             self.last_conflict = stage
             self.materialise(op.result, stage)
@@ -110,6 +109,11 @@ class Segment(msgspec.Struct, eq=False):
         elif isinstance(op, tile.BroadcastOp) and self._repeats_dear(op):
             self.materialise(op.operands[0])
             self.repeated.add(op.operands[0])
+
+    def _keeps_its_order(self, load: tile.LoadOp) -> bool:
+        """Whether a load must be done before later accesses. One that is updated in place is done in the nest of its
+        store, which comes after all that is before the load."""
+        return load.source in self.places.conflicts and not is_updated_in_place(load, self.places.conflicts)
 
     def _repeats_dear(self, op: tile.BroadcastOp) -> bool:
         """Whether dear vectors along a row are repeated for many rows, each of which would compute them."""

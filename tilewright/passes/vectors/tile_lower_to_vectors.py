@@ -65,8 +65,8 @@ from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.layouts.layout_inference import Inference, infer_layouts
 from tilewright.passes.layouts.layout_spaces import Atom
-from tilewright.passes.vectors.nest_segments import STRICT, Places, Segment, round_up
-from tilewright.passes.vectors.nest_writer import identity_map
+from tilewright.passes.vectors.nest_segments import Places, Segment, round_up
+from tilewright.passes.vectors.nest_writer import STRICT, identity_map
 from tilewright.passes.vectors.ordered_accesses import ORDERED, Ordered, axis_of, direct_load, direct_store, is_position
 from tilewright.passes.vectors.product_atoms import block_of, cast_operands
 from tilewright.passes.vectors.product_nests import ProductNest, matmul_in, product_nest

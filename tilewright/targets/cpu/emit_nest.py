@@ -90,7 +90,7 @@ class NestEmitter:
         """Print the nest, once for each side of the conditions that do not vary within it."""
         condition = self.sets.undecided(self.position.parts)
         if condition is None:
-            self._level(0)
+            self._inside()
             return
         key = self.sets.conditions[condition]
         with self.builder.if_else(self.value(*condition)) as sides:
@@ -101,6 +101,17 @@ class NestEmitter:
                     self.position.parts[key] = holds
                     self.run()
                     del self.position.parts[key]
+
+    def _inside(self) -> None:
+        """Print the loops, under a branch where what they store may be outside of its arrays as a whole."""
+        guards = self.memory.common_guards()
+        if not guards:
+            self._level(0)
+            return
+        with self.builder.if_then(self.memory.holds(guards)), self._scope():
+            self.memory.inside.update(guards)
+            self._level(0)
+            self.memory.inside.clear()
 
     def _clipped_extents(self) -> dict[int, Value]:
         extents: dict[int, Value] = {d: i64(n) for d, n in enumerate(self.plan.space)}

@@ -204,7 +204,7 @@ class IndexSets(msgspec.Struct, eq=False):
 
     def limits(self, found: Access, position: int, parts: Mapping[int, int]) -> tuple[int | None, int | None]:
         """The least and the greatest value of a coordinate in the open parts, where comparisons bound it."""
-        linear = self._coordinate(found, position) if parts else None
+        linear = self.coordinate(found, position) if parts else None
         low: int | None = None
         high: int | None = None
         if linear is None:
@@ -236,7 +236,8 @@ class IndexSets(msgspec.Struct, eq=False):
 
         return (item for item in producers_first([condition], inner) if item in self.comparisons)
 
-    def _coordinate(self, found: Access, position: int) -> Linear | None:
+    def coordinate(self, found: Access, position: int) -> Linear | None:
+        """The coordinate of an access along a dimension of its ref; None where it is not linear."""
         form = found.forms[position]
         if form is None:
             return None

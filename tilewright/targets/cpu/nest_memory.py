@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 
 from llvmlite import ir
 from xdsl.ir import SSAValue
@@ -39,6 +40,7 @@ from tilewright.targets.cpu.loops import (
 )
 from tilewright.targets.cpu.masked_memory import masked_load, masked_store, scatter, store_first_lane
 from tilewright.targets.cpu.nest_addresses import NestAddresses
+from tilewright.targets.cpu.nest_guards import Guard, common_guards, guard_of
 from tilewright.targets.cpu.nest_plan import NestPlan, is_place, lanes_vary
 from tilewright.targets.cpu.nest_position import Position
 from tilewright.targets.cpu.nest_prefetches import NestPrefetches
@@ -81,6 +83,7 @@ class NestMemory:
         self.value_of = value_of
         self.past = past
         self.addresses = NestAddresses(context, position)
+        self.inside: set[Guard] = set()  # which hold in the whole of the nest
         self._checks: dict[tuple[int, tuple[tuple[Value, int], ...], int], Value] = {}
         self.prefetches = NestPrefetches(context, plan, position, self.first_pointer)
 
@@ -255,6 +258,15 @@ class NestMemory:
             inside = self._both(inside, self._check(found, position))
         return inside
 
+    def common_guards(self) -> list[Guard]:
+        """The guards without which a nest stores nothing."""
+        return common_guards(self.plan, self.sets, self._unsure)
+
+    def holds(self, guards: Sequence[Guard]) -> Value:
+        """Whether guards hold that do not vary within the nest."""
+        first, *others = (self._below(self.linear(guard.coordinate), guard.size) for guard in guards)
+        return reduce(self.builder.and_, others, first)
+
     def _check(self, found: Access, position: int) -> Value:
         """Whether lanes are inside the ref along one dimension."""
         size, form, dim = found.type.shape[position], found.forms[position], self.plan.vector_dim
@@ -281,7 +293,7 @@ class NestMemory:
             low = low if least is None else max(low, least)
             high = high if greatest is None else min(high, greatest)
             surely = low >= 0 and (high < size or self._is_clipped(form, found, size))
-            if not surely:
+            if not surely and guard_of(self.sets, found, position) not in self.inside:
                 result.append(position)
         return result
 
