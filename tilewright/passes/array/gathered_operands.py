@@ -12,6 +12,8 @@ from tilewright import dtypes
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import insert_like
+from tilewright.errors import CompilerBug
+from tilewright.passes.array.array_move_reshapes import runs
 from tilewright.passes.array.fusion import is_splat
 from tilewright.primitives import ArrayType
 
@@ -231,37 +233,56 @@ def _sliced(gather: array.GatherOp, op: array.SliceOp, gathered: SSAValue) -> SS
 
 
 def _reshape(op: array.ReshapeOp, gather: array.GatherOp) -> SSAValue | None:
-    """Each axis that is gathered is one of the operand, or counts the elements of several; the others count the same
+    """Axes that are gathered are axes of the operand, or count the same elements together; the others count the same
     elements without them."""
     (source,) = op.operands
     sizes, shape = array_type(source).shape, array_type(op.results[0]).shape
-    axes = {axis: _own_axes(sizes, math.prod(shape[:axis]), shape[axis]) for axis in gather.axes}
-    if not all(axes.values()):
+    axes = {axis for axis in gather.axes if shape[axis] != 1}
+    found = _gathered_runs(sizes, shape, axes)
+    if found is None:
         return None
-    if all(len(own) == 1 for own in axes.values()):
-        gathered = _gathered(gather, source, {axis: own[0] for axis, own in axes.items()})
+    if len(axes) == len(gather.axes) and all(len(own) == len(outer) == 1 for own, outer in found):
+        gathered = _gathered(gather, source, {outer[0]: own[0] for own, outer in found})
         return _add(gather, array.ReshapeOp(arguments=[gathered], outputs=[gather.results[0].type]))
     if not isinstance(source.owner, array.ArrayOp) or isinstance(source.owner, array.ConstantOp):
         return None  # memory is gathered from as the view of it that it is
     indices: list[SSAValue] = []
-    for axis, index in zip(gather.axes, gather.operands[1:], strict=True):
-        indices += _digits(gather, index, [sizes[d] for d in axes[axis]])
-    places = tuple(d for own in axes.values() for d in own)
+    for own, outer in found:
+        chosen = [gather.operands[1 + gather.axes.index(axis)] for axis in outer]
+        counted = chosen[0] if len(outer) == 1 else _combined_index(gather, chosen, [shape[axis] for axis in outer])
+        indices += _digits(gather, counted, [sizes[d] for d in own])
+    places = tuple(d for own, _ in found for d in own)
     rest = [size for d, size in enumerate(sizes) if d not in places]
     outputs = [_tensor((*array_type(indices[0]).shape, *rest), source)]
     taken = _add(gather, array.GatherOp(arguments=[source, *indices], axes=places, outputs=outputs))
     return _add(gather, array.ReshapeOp(arguments=[taken], outputs=[gather.results[0].type]))
 
 
-def _own_axes(sizes: Sequence[int], before: int, size: int) -> tuple[int, ...]:
-    """The axes that follow on `before` elements and have `size` together, those of size 1 left out; none where some
-    axis has elements of others too."""
-    found: list[int] = []
-    for n, own in enumerate(sizes):
-        if own != 1 and before <= math.prod(sizes[:n]) < before * size:
-            found.append(n)
-    starts = not found or math.prod(sizes[: found[0]]) == before
-    return tuple(found) if starts and math.prod(sizes[n] for n in found) == size else ()
+def _gathered_runs(
+    sizes: Sequence[int], shape: Sequence[int], axes: set[int]
+) -> list[tuple[list[int], list[int]]] | None:
+    """The axes of an operand and those of its reshape, of more than one element, that count the same elements, where
+    `axes` of the reshape are gathered; None where other axes count those elements too, or where there are none."""
+    found: list[tuple[list[int], list[int]]] = []
+    for own, outer in () if 0 in shape else runs(tuple(sizes), tuple(shape)):
+        counting = [axis for axis in outer if shape[axis] != 1]
+        if axes.isdisjoint(counting):
+            continue
+        if not axes.issuperset(counting):
+            return None
+        found.append(([d for d in own if sizes[d] != 1], counting))
+    return found or None
+
+
+def _combined_index(gather: array.GatherOp, indices: Sequence[SSAValue], sizes: Sequence[int]) -> SSAValue:
+    """The position among the elements of some axes that indices along each of them state."""
+    total: SSAValue | None = None
+    for n, (index, size) in enumerate(zip(indices, sizes, strict=True)):
+        place = _place(gather, _as_i64(gather, index), size, (0, math.prod(sizes[n + 1 :])))
+        total = place if total is None else _combined(gather, "add", total, place)
+    if total is None:
+        raise CompilerBug("no axis is gathered")
+    return total
 
 
 def _digits(gather: array.GatherOp, index: SSAValue, sizes: Sequence[int]) -> list[SSAValue]:
@@ -282,8 +303,14 @@ def _wide(gather: array.GatherOp, index: SSAValue, size: int) -> SSAValue:
     dtype = array_type(index).dtype
     if dtype.kind != "u" and dtype.highest > size:
         return index
-    wide = ArrayType(array_type(index).shape, dtypes.i64)
-    return _add(gather, array.CastOp(arguments=[index], outputs=[tensor(wide)]))
+    return _as_i64(gather, index)
+
+
+def _as_i64(gather: array.GatherOp, index: SSAValue) -> SSAValue:
+    type = ArrayType(array_type(index).shape, dtypes.i64)
+    if array_type(index) == type:
+        return index
+    return _add(gather, array.CastOp(arguments=[index], outputs=[tensor(type)]))
 
 
 def _transpose(op: array.TransposeOp, gather: array.GatherOp) -> SSAValue:
