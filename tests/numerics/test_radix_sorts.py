@@ -70,6 +70,23 @@ def test_sorts_of_every_type(dtype: DType, kind: str) -> None:
         assert bits(results[n]) == bits(x[expected])
 
 
+@pytest.mark.parametrize("dtype", [dtypes.f32, dtypes.f64, dtypes.i16, dtypes.u8], ids=repr)
+@pytest.mark.parametrize("count", [300, 1025, 5000, 20000])
+def test_lines_that_are_nearly_sorted(count: int, dtype: DType) -> None:
+    """In order, or not at one place: in a vector, between two of them, at either end."""
+    x = drawn(dtype, count, "all")
+    in_order = x[order(x, False)]
+    both = tw.jit(lambda x: (tw.sort(x), tw.argsort(x), tw.sort(x, descending=True)))
+    for place in (None, 0, 5, 7, 31, 32, 255, count // 2, count - 2):
+        x = in_order.copy()
+        if place is not None:
+            x[[place, place + 1]] = x[[count - 1, place]]
+        results = [np.asarray(each) for each in both(x)]
+        np.testing.assert_array_equal(results[1], order(x, False))
+        assert bits(results[0]) == bits(x[order(x, False)])
+        assert bits(results[2]) == bits(x[order(x, True)])
+
+
 @pytest.mark.parametrize("count", [262145, 400003])
 def test_long_lines_of_floats(count: int) -> None:
     x = drawn(dtypes.f32, count, "all")

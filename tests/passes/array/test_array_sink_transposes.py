@@ -51,6 +51,46 @@ def test_what_leaves_by_a_transpose_back(reduced: str, kept: str, kept_axes: str
     assert all(array_type(op.results[0]).size < 60 for op in turns)
 
 
+@pytest.mark.parametrize(
+    ("shape", "axes", "result"),
+    [("60", "0", ""), ("15x4", "0", "4"), ("15x4", "1", "15"), ("5x12", "1", "5"), ("5x3x2x2", "0, 2, 3", "3")],
+)
+@pytest.mark.parametrize("elementwise", [False, True])
+def test_reductions_of_what_a_reshape_counts(shape: str, axes: str, result: str, elementwise: bool) -> None:
+    """Of all dims that become one: in the order of the array as it is stored."""
+    between = """%w = array.broadcast(%s) {axes = array<i64>} : tensor<SHAPExf32>
+      %v = array.map(%r, %w) {fn = "multiply"} : tensor<SHAPExf32>"""
+    text = f"""
+    func.func @main(%x: tensor<3x4x5xf32>, %s: tensor<f32>) -> tensor<{result + "x" if result else ""}f32> {{
+      %t = array.transpose(%x) {{permutation = array<i64: 2, 0, 1>}} : tensor<5x3x4xf32>
+      %e = array.map(%t) {{fn = "exp"}} : tensor<5x3x4xf32>
+      %r = array.reshape(%e) : tensor<{shape}xf32>
+      {between.replace("SHAPE", shape) if elementwise else ""}
+      %z = array.reduce({"%v" if elementwise else "%r"}) {{fn = "maximum", axes = array<i64: {axes}>}}
+        : tensor<{result + "x" if result else ""}f32>
+      func.return %z : tensor<{result + "x" if result else ""}f32>
+    }}
+    """
+    unit = check_meaning(PASS, text)
+    maps = [op for op in unit.main.body.block.ops if isinstance(op, array.MapOp)]
+    assert {array_type(op.results[0]).shape for op in maps} == {(3, 4, 5)}
+
+
+def test_reductions_of_a_part_of_what_a_dim_counts_stay() -> None:
+    check_unchanged(
+        PASS,
+        """
+    func.func @main(%x: tensor<4x6xf32>) -> tensor<3x4xf32> {
+      %t = array.transpose(%x) {permutation = array<i64: 1, 0>} : tensor<6x4xf32>
+      %e = array.map(%t) {fn = "exp"} : tensor<6x4xf32>
+      %r = array.reshape(%e) : tensor<2x3x4xf32>
+      %z = array.reduce(%r) {fn = "maximum", axes = array<i64: 0>} : tensor<3x4xf32>
+      func.return %z : tensor<3x4xf32>
+    }
+    """,
+    )
+
+
 def test_what_leaves_by_reductions() -> None:
     end = """%e = array.map(%d) {fn = "exp"} : tensor<5x3x4xf32>
       %n = array.reduce(%e) {fn = "maximum", axes = array<i64: 0, 1, 2>} : tensor<f32>

@@ -59,7 +59,7 @@ class ArrayMoveReshapesPass(msgspec.Struct, frozen=True):
 def hoist_reshapes_of_parts(unit: Unit, block: Block) -> None:
     """Hoist the reshapes of which slices or gathers take a part, so that these bubble up."""
     for op in reversed(list(block.ops)):
-        if _moves(op) and _is_taken_apart(op.results[0]):
+        if moves(op) and _is_taken_apart(op.results[0]):
             _reshape_operands(op)
     _hoist(unit, block, _is_taken_apart)
 
@@ -71,14 +71,14 @@ def _sink(unit: Unit, block: Block) -> None:
         if isinstance(op, array.ReshapeOp) and _is_merged(op):
             op = next_op
             continue
-        following = _following(op) if _moves(op) and _is_computed(op.operands[0]) else []
-        if not _moves(op) or not following:
+        following = elementwise_after(op) if moves(op) and _is_computed(op.operands[0]) else []
+        if not moves(op) or not following:
             op = next_op
             continue
         before = op.prev_op
         reason = f"{len(following)} elementwise operations follow"
         unit.remarks.append(Remark(ArrayMoveReshapesPass.name, f"reshape at {where(op)}", "sunk", reason))
-        _sink_past(op, following)
+        sink_past(op, following)
         op = block.first_op if before is None else before.next_op
 
 
@@ -97,7 +97,8 @@ def _is_merged(reshape: array.ReshapeOp) -> bool:
     return True
 
 
-def _moves(op: Operation) -> TypeGuard[array.ReshapeOp]:
+def moves(op: Operation) -> TypeGuard[array.ReshapeOp]:
+    """Whether an operation is a reshape that is not done by inserting or dropping dims of size 1."""
     return isinstance(op, array.ReshapeOp) and not is_unit_reshape(op) and 0 not in array_type(op.results[0]).shape
 
 
@@ -107,7 +108,7 @@ def _is_computed(value: SSAValue) -> bool:
     return isinstance(op, Operation) and (loops(op) or isinstance(op, (array.ContractOp, *INDEX_MAPS)))
 
 
-def _following(reshape: array.ReshapeOp) -> list[Operation]:
+def elementwise_after(reshape: array.ReshapeOp) -> list[Operation]:
     """The elementwise operations that a reshape may come after, each after those that it reads; none where something
     else reads the reshape too."""
     source, result = (array_type(each).shape for each in (reshape.operands[0], reshape.results[0]))
@@ -132,7 +133,8 @@ def _following(reshape: array.ReshapeOp) -> list[Operation]:
     return list(found) if all(op in found for op in first) else []
 
 
-def _sink_past(reshape: array.ReshapeOp, following: Sequence[Operation]) -> None:
+def sink_past(reshape: array.ReshapeOp, following: Sequence[Operation]) -> None:
+    """Compute the operations of `elementwise_after` before a reshape."""
     source = reshape.operands[0]
     shape = array_type(source).shape
     moved: dict[SSAValue, SSAValue] = {reshape.results[0]: source}
@@ -156,7 +158,7 @@ def _in_shape(op: Operation, operands: Sequence[SSAValue], shape: Shape) -> Oper
 
 def _hoist(unit: Unit, block: Block, applies: Callable[[SSAValue], bool]) -> None:
     for op in reversed(list(block.ops)):
-        if not _moves(op) or not applies(op.results[0]):
+        if not moves(op) or not applies(op.results[0]):
             continue
         tree = _hoisted(op)
         if tree:

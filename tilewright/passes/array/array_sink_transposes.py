@@ -3,7 +3,8 @@
 Elementwise operations and reductions, such as those of a softmax along a dim that is not the innermost one in memory,
 would read the array across its rows. They are computed before the transpose if only reductions and transposes back
 leave what they compute: reductions have other axes, and transposes back are dropped. Broadcasts next to them, of the
-results of these reductions too, have their dims in the other order. After simplification, which moves a reduction that
+results of these reductions too, have their dims in the other order. A reshape before such reductions, of all dims that
+count the same elements, is dropped (`reduced_reshapes.py`). After simplification, which moves a reduction that
 alone reads what is transposed; before reductions are split.
 
 Before:
@@ -39,6 +40,7 @@ from tilewright.errors import CompilerBug
 from tilewright.passes.array.array_simplify import drop_unused, is_gathered_along_rows
 from tilewright.passes.array.fusion import ELEMENTWISE, is_splat, users
 from tilewright.passes.array.permuted_values import Permutation, inverse
+from tilewright.passes.array.reduced_reshapes import reduce_before_reshapes
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.primitives import ArrayType
 
@@ -52,6 +54,7 @@ class ArraySinkTransposesPass(msgspec.Struct, frozen=True):
 
     def apply(self, unit: Unit) -> None:
         for block in blocks_of(unit.main):
+            reduce_before_reshapes(block)
             for op in [op for op in block.ops if isinstance(op, array.TransposeOp)]:
                 region = _region_of(op, block) if op.parent is block else None
                 if region is not None:
@@ -89,7 +92,7 @@ def _region_of(turn: array.TransposeOp, block: Block) -> _Region | None:
             else:
                 return None
     others = {operand for op in inside for operand in op.operands} - values
-    if not inside or not all(_is_moved(each, turn) for each in others):
+    if not exits or not all(_is_moved(each, turn) for each in others):
         return None
     ordered = [op for op in block.ops if op in inside or op in exits]
     leaving = [op for op in ordered if isinstance(op, array.ReduceOp | array.TransposeOp)]

@@ -13,6 +13,7 @@ from tilewright.targets.cpu.context import round_up
 from tilewright.targets.cpu.elements import Elements, Mask, first_lanes, vector_loop
 from tilewright.targets.cpu.loops import (
     I64,
+    POINTER,
     add,
     broadcast,
     entry_alloca,
@@ -27,6 +28,7 @@ from tilewright.targets.cpu.ordered_keys import LAST, element_of_rank, rank, ran
 from tilewright.targets.cpu.ordered_nest import Index, OrderedNest, element_at
 from tilewright.targets.cpu.radix_sort import Digits, radix_sort
 from tilewright.targets.cpu.records import Records
+from tilewright.targets.cpu.sorted_already import is_sorted
 from tilewright.targets.cpu.sorting_network import MOST_IN_COLUMNS, MemorySort, Record, side_by_side
 from tilewright.targets.llvm.values import Builder, Value, intrinsic, splat, with_element
 
@@ -122,14 +124,24 @@ class RecordSort:
             sorting.store(self.builder, self.records.planes, at, self.vector(line, at, mask))
 
         vector_loop(self.builder, i64(self.count), self.lanes, body, "records")
+        # Indices ascend: records are in order where their ranks are.
+        ranks, machine = self.records.planes[0], self.nest.context.machine
+        result = entry_alloca(self.builder, POINTER)
+        self.builder.store(ranks, result)
+        with self.builder.if_then(self.builder.not_(is_sorted(self.builder, machine, 64, ranks, i64(self.count)))):
+            self.builder.store(self.in_order(sorting), result)
+        return Records(self.builder, (self.builder.load(result, typ=POINTER), *self.records.planes[1:]))
+
+    def in_order(self, sorting: MemorySort) -> Value:
+        """The first plane of the records that have been written, sorted."""
+        ranks = self.records.planes[0]
         if self.spare is not None:
-            memory, spare = (*self.records.planes, *self.spare.planes)
-            return Records(self.builder, (radix_sort(self.builder, self.digits, memory, spare, i64(self.count)),))
+            return radix_sort(self.builder, self.digits, ranks, self.spare.planes[0], i64(self.count))
         written = round_up(self.count, self.lanes)
         if written < self.size:
             self.records.at(i64(written)).clear(i64(0), i64(self.size - written), self.lanes)
         sorting.sort(self.builder, self.records.planes, i64(self.size))
-        return self.records
+        return ranks
 
     def vector_at(self, line: Elements, start: int) -> Record:
         """A vector of records from a known place on; beyond the end, of those after all others."""
@@ -271,6 +283,16 @@ class _RankSort:
 
     def ordered(self, memory: Value) -> Value:
         """The memory that holds the ranks that were written to some in order."""
+        builder, result = self.builder, entry_alloca(self.builder, POINTER)
+        builder.store(memory, result)
+        with builder.if_then(
+            builder.not_(is_sorted(builder, self.nest.context.machine, self.bits, memory, i64(self.count)))
+        ):
+            builder.store(self.sorted(memory), result)
+        return builder.load(result, typ=POINTER)
+
+    def sorted(self, memory: Value) -> Value:
+        """The memory that holds the ranks after they have been sorted."""
         builder = self.builder
         if self.spare is not None and self.merges:
             merge_runs(builder, self.bits, memory, self.spare, i64(self.count // 2))
