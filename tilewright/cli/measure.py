@@ -204,13 +204,10 @@ def copy_of(footprint_bytes: int, threads: int) -> Copy:
     text = _COPY.substitute(chunk_bytes=chunk_bytes, chunks=chunks)
     program = _program("copy", text, (ArraySpec("x", shape, "u8"),), (ArraySpec("y", shape, "u8"),))
     # From the start of a page each: the C library's copy is up to 20 times as long on Zen 3 for some distances.
-    x, y = (_page_aligned(np.empty(shape[0] + _PAGE_BYTES, np.uint8))[: shape[0]] for _ in range(2))
+    memory = [np.empty(shape[0] + _PAGE_BYTES, np.uint8) for _ in range(2)]
+    x, y = (each[-each.ctypes.data % _PAGE_BYTES :][: shape[0]] for each in memory)
     x[:], y[:] = 1, 0
     return Copy(lambda: program(x, out=y, threads=threads), 2.0 * shape[0])
-
-
-def _page_aligned(array: Any) -> Any:
-    return array[-array.ctypes.data % _PAGE_BYTES :]
 
 
 def fork_join_s(threads: int) -> float:

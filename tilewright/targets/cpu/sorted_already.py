@@ -34,7 +34,7 @@ def _write(function: ir.Function, bits: int, lanes: int) -> None:
     for start, end, step, width in ((i64(0), whole, _VECTORS * lanes, lanes), (whole, pairs, 1, 1)):
         with loop(builder, start, end, step, "pairs") as at:
             later = [_is_greater(builder, memory, builder.add(at, i64(n)), bits, width) for n in range(0, step, width)]
-            with builder.if_then(_any(builder, later), likely=False):
+            with builder.if_then(_any(builder, later, width), likely=False):
                 builder.ret(I1(0))
     builder.ret(I1(1))
 
@@ -49,11 +49,11 @@ def _is_greater(builder: Builder, memory: Value, at: Value, bits: int, lanes: in
     return builder.icmp_signed(">", here, following)
 
 
-def _any(builder: Builder, flags: list[Value]) -> Value:
+def _any(builder: Builder, flags: list[Value], lanes: int) -> Value:
     found = flags[0]
     for flag in flags[1:]:
         found = builder.or_(found, flag)
-    if not isinstance(found.type, ir.VectorType):
+    if lanes == 1:
         return found
-    packed = builder.bitcast(found, ir.IntType(found.type.count))
+    packed = builder.bitcast(found, ir.IntType(lanes))
     return builder.icmp_unsigned("!=", packed, packed.type(0))
