@@ -209,6 +209,36 @@ def test_a_part_is_packed_once_for_all_outer_rows(part: str, rows: str, found: l
     assert stored(check_meaning(PASS, text) if found else check_unchanged(PASS, text)) == found
 
 
+@pytest.mark.parametrize(
+    ("left", "right", "batches", "found"),
+    [
+        ("2, 1, 0", "0, 1, 2", 40, [(40, 25, 30)]),
+        ("0, 1, 2", "2, 0, 1", 40, [(40, 30, 35)]),
+        ("2, 0, 1", "1, 2, 0", 40, [(40, 25, 30)]),
+        ("2, 1, 0", "0, 1, 2", 4, []),
+        ("1, 0, 2", "0, 2, 1", 40, []),
+    ],
+)
+def test_operands_whose_matrices_lie_apart_are_stored(
+    left: str, right: str, batches: int, found: list[tuple[int, ...]]
+) -> None:
+    """Their innermost dim in memory is that of the batch."""
+    shapes = [(batches, 25, 30), (batches, 30, 35)]
+    orders = [[int(each) for each in order.split(",")] for order in (left, right)]
+    sizes = [[shape[order.index(axis)] for axis in range(3)] for shape, order in zip(shapes, orders, strict=True)]
+    first, second = ("x".join(map(str, each)) for each in sizes)
+    text = f"""
+    func.func @main(%x: tensor<{first}xi32>, %w: tensor<{second}xi32>) -> tensor<{batches}x25x35xi32> {{
+      %l = array.transpose(%x) {{permutation = array<i64: {left}>}} : tensor<{batches}x25x30xi32>
+      %r = array.transpose(%w) {{permutation = array<i64: {right}>}} : tensor<{batches}x30x35xi32>
+      %z = array.contract(%l, %r) {{left_batch = array<i64: 0>, right_batch = array<i64: 0>,
+        left_contract = array<i64: 2>, right_contract = array<i64: 1>}} : tensor<{batches}x25x35xi32>
+      func.return %z : tensor<{batches}x25x35xi32>
+    }}
+    """
+    assert stored(check_meaning(PASS, text) if found else check_unchanged(PASS, text)) == found
+
+
 def test_a_reversed_right_operand_along_the_depth_is_stored() -> None:
     assert stored(check_meaning(PASS, multiplied(BACKWARDS, "7", turned=True))) == [(64, 96)]
 

@@ -5,9 +5,10 @@ such blocks, where an operand ends; nor can a loop that reduces a row and then r
 Transposed arrays are stored for such loops by kernels of their own. A transpose of a concatenation goes to the operands
 first: that of a transposed one is that array. So are right operands of contractions stored whose rows take elements
 apart or backwards along the depth, and other parts of arrays that would be packed again for each index of outer dims of
-the left operand; and transposed arrays of which many rows are gathered. Reductions of short rows that follow each other
-in memory are one dim in a loop of their own. Windows are reduced as arrays are stored, and what is left is transposed.
-Before the loops are fused, which would take the transposes in.
+the left operand, and operands whose innermost dim in memory is one of the batch; and transposed arrays of which many
+rows are gathered. Reductions of short rows that follow each other in memory are one dim in a loop of their own. Windows
+are reduced as arrays are stored, and what is left is transposed. Before the loops are fused, which would take the
+transposes in.
 
 Before:
     func.func @main(%x: tensor<64x96xf32>, %y: tensor<96x64xf32>) -> tensor<128x96xf32> {
@@ -55,6 +56,8 @@ from tilewright.primitives import ArrayType
 
 # Elements of an operand that is worth a kernel.
 _LEAST_ELEMENTS = 4096
+# Of an operand with matrices of a batch, each of which is copied.
+_LEAST_BATCHED = 16384
 # The part of a transposed array that is taken, at least, where that is worth a kernel: an element is a cache line.
 _LEAST_TAKEN = 1.0
 # Rows shorter than this are worth a kernel, of results for each of which at least so many elements are reduced.
@@ -65,6 +68,7 @@ _REDUCED = "rows that are reduced and read again"
 _SHORT = "short rows that follow each other in memory"
 _STRIDED = "a right operand whose rows take elements apart or backwards along the depth"
 _GATHERED = "rows that are gathered, whose elements are far apart"
+_BATCHED = "matrices of a batch whose elements are far apart"
 _REPEATED = "a part of an array that would be packed again for each outer index"
 
 
@@ -80,6 +84,7 @@ class ArrayAlignRowsPass(msgspec.Struct, frozen=True):
                 _align_gathered_rows(unit, block, op)
             for op in [op for op in block.ops if isinstance(op, array.ContractOp)]:
                 _align_right_operand(unit, block, op)
+                _align_batches(unit, block, op)
             for op in [op for op in block.ops if isinstance(op, array.ReduceOp)]:
                 _align_short_rows(unit, block, op)
             if any(isinstance(op, array.TransposeOp) for op in block.ops):
@@ -141,6 +146,22 @@ def _align_right_operand(unit: Unit, block: Block, op: array.ContractOp) -> None
         _store(block, _chain(part.results[0]), why)
         subject = f"contraction at {where(op)}"
         unit.remarks.append(Remark(ArrayAlignRowsPass.name, subject, "right operand stored first", why))
+
+
+def _align_batches(unit: Unit, block: Block, op: array.ContractOp) -> None:
+    """Store operands whose neighbours in memory are of other matrices of the batch, each of which would be read across
+    the array."""
+    for value, batch in zip(list(op.operands), (op.left_batch, op.right_batch), strict=True):
+        if array_type(value).size < _LEAST_BATCHED:
+            continue
+        if any(_is_innermost(read, axis) for read in _reads(value) for axis in batch):
+            _store(block, _chain(value), _BATCHED)
+            subject = f"contraction at {where(op)}"
+            unit.remarks.append(Remark(ArrayAlignRowsPass.name, subject, "operand stored first", _BATCHED))
+
+
+def _is_innermost(read: _Read, axis: int) -> bool:
+    return read.axes[axis] == _innermost(read.shape) and read.shape[_innermost(read.shape)] > 1
 
 
 def _untransposed(value: SSAValue) -> SSAValue:
