@@ -327,3 +327,21 @@ def test_the_best_elements_of_parts_are_compared() -> None:
     )
     (x,), y = result_of(unit)
     assert y == np.argmax(x)
+
+
+@pytest.mark.parametrize("along_rows", [False, True])
+def test_tiles_are_square_where_a_transposed_array_is_read_along_rows(along_rows: bool) -> None:
+    """One that gives an element for each row is not."""
+
+    def program(p: Program) -> list[Value]:
+        x = p.array(40, 30, 300)
+        y = p.array(300, 30) if along_rows else p.array(30, 40)
+        turned = p.add("transpose", [y], permutation=(1, 0))[0]
+        axes = (1, 2) if along_rows else (0, 1)
+        spread = p.add("broadcast", [turned], shape=(40, 30, 300), axes=axes)[0]
+        return [p.map("multiply", x, spread)]
+
+    (kernel,) = lowered(program).kernels()
+    (store,) = [op for op in kernel.walk() if isinstance(op, tile.StoreOp)]
+    assert isinstance(store.value.type, TensorType)
+    assert (store.value.type.get_shape()[-1] == 300) is not along_rows

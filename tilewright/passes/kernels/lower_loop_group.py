@@ -93,11 +93,19 @@ def has_transpose(group: array.FusedOp, space: tuple[int, ...]) -> bool:
 
 def has_long_transpose(group: array.FusedOp, space: tuple[int, ...]) -> bool:
     """Whether a group transposes arrays whose neighbours are then far apart, along rows longer than a few elements. A
-    transpose of what is gathered puts dims back that the dims of the indices come before."""
+    transpose of what is gathered puts dims back that the dims of the indices come before; one that gives an element for
+    each row is not read along rows."""
     if len(space) < 2 or space[-1] in SHUFFLED_STRIDES:
         return False
     transposes = [op for op in group.body.block.ops if isinstance(op, array.TransposeOp)]
-    return not all(is_short_transpose(op) or isinstance(op.operands[0].owner, array.GatherOp) for op in transposes)
+    along_rows = [op for op in transposes if not _is_spread_along_rows(op.results[0])]
+    return not all(is_short_transpose(op) or isinstance(op.operands[0].owner, array.GatherOp) for op in along_rows)
+
+
+def _is_spread_along_rows(value: SSAValue) -> bool:
+    """Whether only broadcasts use a value, each of which repeats its elements along rows."""
+    users = [use.operation for use in value.uses]
+    return all(isinstance(op, array.BroadcastOp) and array_type(op.results[0]).rank - 1 not in op.axes for op in users)
 
 
 def is_short_transpose(op: Operation) -> bool:
