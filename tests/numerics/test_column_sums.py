@@ -3,13 +3,16 @@ types, two results at a time, against NumPy in double precision."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 import tilewright as tw
 from tests.sampling import alternating
+from tilewright.cost.vectors.reductions import MANY_ROWS
 from tilewright.options import options
-from tilewright.targets.cpu.nest_plan import MANY_ROWS, ROWS
+from tilewright.targets.cpu.nest_plan import ROWS
 
 SHAPES = [
     (MANY_ROWS, 1024),
@@ -106,3 +109,19 @@ def test_extremes_and_moments_of_columns_with_nan(rows):
         np.testing.assert_array_equal(each, wanted)
     for each, wanted in zip(found[2:], expected[2:], strict=True):
         np.testing.assert_allclose(each, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("function", [tw.max, tw.min, tw.sum])
+def test_whole_rows_are_added_to_totals_without_masks(function: Callable[..., tw.Array]) -> None:
+    """LLVM makes a choice of what was read, stored where that was, a store under a mask."""
+    program = tw.jit(lambda x: function(x, axis=0)).lower(tw.ShapeDtype((64, 1024), tw.f32))
+    assert "vmaskmov" not in program.compile("cpu:x86-64-v3").ir("asm")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_shorter_part_of_rows_is_a_tile_of_its_own(threads: int) -> None:
+    x = np.random.default_rng(0).integers(0, 9, (1000, 512)).astype(np.float32)
+    with tw.options(threads=threads):
+        program = tw.jit(lambda x: tw.sum(x, axis=0))
+        assert "extents = array<i64: 8, 1>" in program.lower(x).compile("cpu").ir("scheduled")
+        np.testing.assert_array_equal(program(x), x.sum(0))

@@ -73,7 +73,8 @@ def test_more_threads_and_fewer_elements_take_no_longer(threads: int) -> None:
     ("reduction", "steps"),
     [
         (of(40, 16378, axes=(0,)), 1),  # columns near the threads: all rows at once
-        (of(4096, 1024, axes=(0,)), 256),  # columns on more pages than the hardware follows: 16 rows at a time
+        (of(4096, 1024, axes=(0,)), 1),  # many rows of some vectors, one after the other
+        (of(4096, 8, axes=(0,)), 1),
         (of(25, 107259, axes=(1,)), 1),  # long rows whole
         (of(4, 222, 127, axes=(1,)), 1),
         (of(11162, 2, axes=(0,), adds=False), 1),  # column by column

@@ -42,13 +42,15 @@ class LoopPlan(msgspec.Struct, frozen=True):
 
 class ReducedSpace(msgspec.Struct, frozen=True):
     """The reductions of a loop group: by which function, of which shape, over which of its dimensions. In parts, the
-    first dimension counts them. `is_read_again`: the group stores arrays of the whole shape, too."""
+    first dimension counts them; `is_uneven`: the last part is shorter. `is_read_again`: the group stores arrays of the
+    whole shape, too."""
 
     fn: str
     dtype: DType
     space: tuple[int, ...]
     axes: tuple[int, ...]
     in_parts: bool
+    is_uneven: bool
     is_read_again: bool
 
     @property
@@ -63,10 +65,12 @@ def reduced_space(group: array.FusedOp) -> ReducedSpace:
     first = next(op for op in group.body.block.ops if isinstance(op, array.ReduceOp))
     in_parts = first.part is not None
     again = any(array_type(value).shape == space for value in yielded(group.body.block))
-    if in_parts:
+    is_uneven = False
+    if first.part is not None and first.part_axis is not None:
+        is_uneven = space[first.part_axis] % first.part != 0
         space, axes = _space_of_parts(first)
     dtype = array_type(first.operands[0]).dtype.compute
-    return ReducedSpace(first.fn, dtype, space, axes, in_parts, again and not in_parts)
+    return ReducedSpace(first.fn, dtype, space, axes, in_parts, is_uneven, again and not in_parts)
 
 
 def loop_plan(group: array.FusedOp, schedule: schedules.Loop) -> LoopPlan:

@@ -111,7 +111,11 @@ class VectorPlanner(msgspec.Struct, frozen=True):
         if reduced.is_read_again:
             columns = whole_columns_tile(reduced.shape, reduced.axes)
             return schedules.Loop(tile=columns or reread_tile(reduced.shape, reduced.axes))
-        return schedules.Loop(tile=best_reduction_tile(reduction, self.machine, self.threads))
+        tile = best_reduction_tile(reduction, self.machine, self.threads)
+        if reduced.is_uneven and reduction.keeps_last:
+            # Rows end before a shorter part does where a tile has one part; else each row of a part asks.
+            tile = (1, *tile[1:])
+        return schedules.Loop(tile=tile)
 
     def _loop_extents(self, group: array.FusedOp, space: tuple[int, ...]) -> tuple[int, ...]:
         turned = _turned_dim(group, space)

@@ -393,13 +393,14 @@ class NestEmitter:
             total = self.builder.load(
                 self._total_at(accumulator), align=accumulator.dtype.itemsize, typ=accumulator.shape
             )
-            total = accumulator.combine(self.builder, total, accumulator.pairwise(self.builder, values))
+            # The total second: of a maximum, LLVM would make the choice of a total that is NaN a store under a mask.
+            total = accumulator.combine(self.builder, accumulator.pairwise(self.builder, values), total)
             self.builder.store(total, self._total_at(accumulator), align=accumulator.dtype.itemsize)
 
     def _add_to_total(self, accumulator: Accumulator, part: Value) -> None:
         place, bytes = self._total_at(accumulator), accumulator.dtype.itemsize
         total = self.builder.load(place, align=bytes, typ=accumulator.shape)
-        self.builder.store(accumulator.combine(self.builder, total, part), place, align=bytes)
+        self.builder.store(accumulator.combine(self.builder, part, total), place, align=bytes)
 
     def _total_at(self, accumulator: Accumulator) -> Value:
         """The address of the totals of the current columns, or of the first running value."""

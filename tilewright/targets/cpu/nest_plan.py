@@ -10,6 +10,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineDimExpr
 
 from tilewright import ops
+from tilewright.cost.vectors.reductions import MANY_ROWS, WIDE_VECTORS
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type
 from tilewright.dialects.walks import producers_first
@@ -24,9 +25,8 @@ from tilewright.targets.cpu.transposed_loads import can_transpose
 Bound = Callable[[SSAValue], int]
 Item = tuple[SSAValue, Indices]
 
-# Rows of a reduction that are added to the totals at a time; vectors of a row, and rows, from which on that is worth
-# totals in memory.
-ROWS, WIDE_VECTORS, MANY_ROWS = 4, 2, 32
+# Rows of a reduction that are added to the totals at a time.
+ROWS = 4
 # Vectors that an unrolled reduction along the vector dimension takes a trip, each added to a running vector of its own.
 UNROLL = 4
 # Bounds on the code of a nest that transposes: operations of a body, and bodies; those of moves alone are short.
