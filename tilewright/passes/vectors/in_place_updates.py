@@ -1,4 +1,4 @@
-"""Loads of what a store of the same places writes over: one nest does both, element by element, without a buffer."""
+"""Loads of elements that a store overwrites: one nest does both, element by element, without a buffer."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tilewright.passes.vectors.nest_writer import STRICT, is_place
 
 
 def is_updated_in_place(load: tile.LoadOp, conflicts: Collection[SSAValue]) -> bool:
-    """Whether only elementwise operations use a load, whose result is stored where that came from, each element in a
-    place of its own, with no access in between that must keep its order. `conflicts` are refs whose accesses must."""
+    """Whether only elementwise operations use a load, whose result is stored where that came from, each element at an
+    index of its own, with no access in between that must keep its order. `conflicts` are refs whose accesses must."""
     store = _store_of(load.result)
-    if store is None or store.destination is not load.source or not _same_places(load, store):
+    if store is None or store.destination is not load.source or not _same_elements(load, store):
         return False
     op = load.next_op
     while op is not store:
@@ -42,8 +42,8 @@ def _store_of(value: SSAValue) -> tile.StoreOp | None:
         value = user.results[0]
 
 
-def _same_places(load: tile.LoadOp, store: tile.StoreOp) -> bool:
-    """Whether both access the same places, and each element one of its own: along each dim some coordinate changes that
+def _same_elements(load: tile.LoadOp, store: tile.StoreOp) -> bool:
+    """Whether both access the same elements, at an index each: along each dim some coordinate changes that
     depends on no other dim and on no index tile."""
     if load.map != store.map or len(load.symbols) != len(store.symbols):
         return False
