@@ -239,6 +239,18 @@ def test_operands_whose_matrices_lie_apart_are_stored(
     assert stored(check_meaning(PASS, text) if found else check_unchanged(PASS, text)) == found
 
 
+@pytest.mark.parametrize(("axis", "found"), [(1, [(4, 3000)]), (0, [])])
+def test_transposed_arrays_are_stored_where_their_rows_are_scanned(axis: int, found: list[tuple[int, ...]]) -> None:
+    text = f"""
+    func.func @main(%x: tensor<3000x4xi32>) -> tensor<4x3000xi32> {{
+      %t = array.transpose(%x) {{permutation = array<i64: 1, 0>}} : tensor<4x3000xi32>
+      %z = array.scan(%t) {{fn = "add", axis = {axis} : index, reverse = false}} : tensor<4x3000xi32>
+      func.return %z : tensor<4x3000xi32>
+    }}
+    """
+    assert stored(check_meaning(PASS, text) if found else check_unchanged(PASS, text)) == found
+
+
 def test_a_reversed_right_operand_along_the_depth_is_stored() -> None:
     assert stored(check_meaning(PASS, multiplied(BACKWARDS, "7", turned=True))) == [(64, 96)]
 

@@ -76,6 +76,38 @@ def test_reductions_of_what_a_reshape_counts(shape: str, axes: str, result: str,
     assert {array_type(op.results[0]).shape for op in maps} == {(3, 4, 5)}
 
 
+@pytest.mark.parametrize(
+    ("order", "axis", "moves"),
+    [("1, 0", 1, True), ("1, 0", 0, True), ("2, 0, 1", 1, True), ("2, 0, 1", 0, True), ("1, 2, 0", 0, False)],
+)
+@pytest.mark.parametrize("places", [False, True])
+def test_lines_of_transposed_arrays(order: str, axis: int, moves: bool, places: bool) -> None:
+    """Scanned, and searched for their largest elements, in the order of memory: as runs of it, or side by side where
+    so many are."""
+    sizes = (20, 30) if order == "1, 0" else (6, 7, 20) if moves else (6, 20, 4)
+    turned = [sizes[int(each)] for each in order.split(",")]
+    kept = [size for n, size in enumerate(turned) if n != axis]
+    shape, source, left = ("x".join(map(str, each)) for each in (turned, sizes, kept))
+    result = f"{left}xi64" if places else f"{shape}xf32"
+    op = f'array.arg_reduce(%v) {{fn = "maximum", axis = {axis} : index}}'
+    if not places:
+        op = f'array.scan(%v) {{fn = "maximum", axis = {axis} : index, reverse = true}}'
+    text = f"""
+    func.func @main(%x: tensor<{source}xf32>) -> tensor<{result}> {{
+      %t = array.transpose(%x) {{permutation = array<i64: {order}>}} : tensor<{shape}xf32>
+      %v = array.map(%t) {{fn = "negative"}} : tensor<{shape}xf32>
+      %z = {op} : tensor<{result}>
+      func.return %z : tensor<{result}>
+    }}
+    """
+    if not moves:
+        check_unchanged(PASS, text)
+        return
+    unit = check_meaning(PASS, text)
+    worked = [op for op in unit.main.body.block.ops if isinstance(op, array.ScanOp | array.ArgReduceOp)]
+    assert [array_type(op.operands[0]).shape for op in worked] == [sizes]
+
+
 def test_reductions_of_a_part_of_what_a_dim_counts_stay() -> None:
     check_unchanged(
         PASS,

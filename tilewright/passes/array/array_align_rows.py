@@ -6,9 +6,9 @@ Transposed arrays are stored for such loops by kernels of their own. A transpose
 first: that of a transposed one is that array. So are right operands of contractions stored whose rows take elements
 apart or backwards along the depth, and other parts of arrays that would be packed again for each index of outer dims of
 the left operand, and operands whose innermost dim in memory is one of the batch; and transposed arrays of which many
-rows are gathered. Reductions of short rows that follow each other in memory are one dim in a loop of their own. Windows
-are reduced as arrays are stored, and what is left is transposed. Before the loops are fused, which would take the
-transposes in.
+rows are gathered, or whose rows are scanned. Reductions of short rows that follow each other in memory are one dim in a
+loop of their own. Windows are reduced as arrays are stored, and what is left is transposed. Before the loops are fused,
+which would take the transposes in.
 
 Before:
     func.func @main(%x: tensor<64x96xf32>, %y: tensor<96x64xf32>) -> tensor<128x96xf32> {
@@ -69,6 +69,7 @@ _SHORT = "short rows that follow each other in memory"
 _STRIDED = "a right operand whose rows take elements apart or backwards along the depth"
 _GATHERED = "rows that are gathered, whose elements are far apart"
 _BATCHED = "matrices of a batch whose elements are far apart"
+_SCANNED = "rows that are scanned, whose elements are far apart"
 _REPEATED = "a part of an array that would be packed again for each outer index"
 
 
@@ -85,6 +86,8 @@ class ArrayAlignRowsPass(msgspec.Struct, frozen=True):
             for op in [op for op in block.ops if isinstance(op, array.ContractOp)]:
                 _align_right_operand(unit, block, op)
                 _align_batches(unit, block, op)
+            for op in [op for op in block.ops if isinstance(op, array.ScanOp)]:
+                _align_scanned_rows(unit, block, op)
             for op in [op for op in block.ops if isinstance(op, array.ReduceOp)]:
                 _align_short_rows(unit, block, op)
             if any(isinstance(op, array.TransposeOp) for op in block.ops):
@@ -121,6 +124,16 @@ def _align_gathered_rows(unit: Unit, block: Block, op: array.GatherOp) -> None:
     if any(_is_across(value, read) for read in _reads(value)):
         _store(block, _chain(value), _GATHERED)
         unit.remarks.append(Remark(ArrayAlignRowsPass.name, f"gather at {where(op)}", "stored first", _GATHERED))
+
+
+def _align_scanned_rows(unit: Unit, block: Block, op: array.ScanOp) -> None:
+    """Store a transposed array whose rows are scanned: each would be read across the array."""
+    value = op.operands[0]
+    if op.axis != array_type(value).rank - 1 or array_type(value).size < _LEAST_ELEMENTS:
+        return
+    if any(read.axes[op.axis] not in (None, _innermost(read.shape)) for read in _reads(value)):
+        _store(block, _chain(value), _SCANNED)
+        unit.remarks.append(Remark(ArrayAlignRowsPass.name, f"scan at {where(op)}", "stored first", _SCANNED))
 
 
 def _align_right_operand(unit: Unit, block: Block, op: array.ContractOp) -> None:

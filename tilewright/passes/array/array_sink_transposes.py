@@ -1,11 +1,11 @@
 """Compute what follows a transposed array in the order of the array as it is stored.
 
 Elementwise operations and reductions, such as those of a softmax along a dim that is not the innermost one in memory,
-would read the array across its rows. They are computed before the transpose if only reductions and transposes back
-leave what they compute: reductions have other axes, and transposes back are dropped. Broadcasts next to them, of the
-results of these reductions too, have their dims in the other order. A reshape before such reductions, of all dims that
-count the same elements, is dropped (`reduced_reshapes.py`). After simplification, which moves a reduction that
-alone reads what is transposed; before reductions are split.
+would read the array across its rows. They are computed before the transpose if only reductions, scans and transposes
+back leave what they compute: reductions have other axes, what is scanned is transposed, and transposes back are
+dropped. Broadcasts next to them, of the results of these reductions too, have their dims in the other order. A reshape
+before such reductions, of all dims that count the same elements, is dropped (`reduced_reshapes.py`). After
+simplification, which moves a reduction that alone reads what is transposed; before reductions are split.
 
 Before:
     func.func @main(%x: tensor<96x64xf32>) -> tensor<96x64xf32> {
@@ -27,6 +27,7 @@ After:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar, TypeAlias
 
@@ -45,8 +46,11 @@ from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.primitives import ArrayType
 
 Elementwise: TypeAlias = array.MapOp | array.CastOp | array.BitcastOp
+_Exit: TypeAlias = array.ReduceOp | array.ScanOp | array.ArgReduceOp | array.TransposeOp
 # Elementwise operations that are looked at.
 _MOST_OPERATIONS = 64
+# Elements of lines that are worked on side by side.
+_LEAST_RUN = 16
 
 
 class ArraySinkTransposesPass(msgspec.Struct, frozen=True):
@@ -65,16 +69,16 @@ class ArraySinkTransposesPass(msgspec.Struct, frozen=True):
 
 
 class _Region(msgspec.Struct):
-    """A transpose, the elementwise operations on what it gives, and the operations that read their results: reductions
-    and transposes back. All in the order of the block."""
+    """A transpose, the elementwise operations on what it gives, and the operations that read their results: reductions,
+    scans and transposes back. All in the order of the block."""
 
     turn: array.TransposeOp
     inside: list[Elementwise]
-    exits: list[array.ReduceOp | array.TransposeOp]
+    exits: list[_Exit]
 
 
 def _region_of(turn: array.TransposeOp, block: Block) -> _Region | None:
-    """Find the operations on a transposed array, if only reductions and transposes back leave them."""
+    """Find the operations on a transposed array, if only reductions, scans and transposes back leave them."""
     if is_gathered_along_rows(turn.operands[0]):
         return None
     values, inside, exits = {turn.results[0]}, set[Operation](), set[Operation]()
@@ -95,14 +99,22 @@ def _region_of(turn: array.TransposeOp, block: Block) -> _Region | None:
     if not exits or not all(_is_moved(each, turn) for each in others):
         return None
     ordered = [op for op in block.ops if op in inside or op in exits]
-    leaving = [op for op in ordered if isinstance(op, array.ReduceOp | array.TransposeOp)]
+    leaving = [op for op in ordered if isinstance(op, _Exit)]
     return _Region(turn, [op for op in ordered if isinstance(op, Elementwise)], leaving)
 
 
 def _leaves(op: Operation, turn: array.TransposeOp) -> bool:
     if isinstance(op, array.TransposeOp):
         return op.permutation == inverse(turn.permutation)
+    if isinstance(op, array.ScanOp | array.ArgReduceOp):
+        return len(op.operands) == 1 and _is_worked_along(op, turn)
     return isinstance(op, array.ReduceOp) and op.part is None
+
+
+def _is_worked_along(op: array.ScanOp | array.ArgReduceOp, turn: array.TransposeOp) -> bool:
+    """Whether lines of an array as it is stored are runs of memory, or lie next to each other in long ones."""
+    inner = math.prod(array_type(turn.operands[0]).shape[turn.permutation[op.axis] + 1 :])
+    return inner == 1 or inner >= _LEAST_RUN
 
 
 def _is_moved(value: SSAValue, turn: array.TransposeOp) -> bool:
@@ -123,7 +135,7 @@ def _rewrite(region: _Region) -> None:
         values[op.results[0]] = _insert(op, rebuilt(op, operands, outputs))
     for op in region.exits:
         source = values[op.operands[0]]
-        result = source if isinstance(op, array.TransposeOp) else _reduced(op, source, permutation)
+        result = source if isinstance(op, array.TransposeOp) else _worked(op, source, permutation)
         op.results[0].replace_all_uses_with(result)
         erase(op)
 
@@ -157,6 +169,23 @@ def _transposed(op: array.ArrayOp, value: SSAValue, order: Sequence[int]) -> SSA
     if long == sorted(long):
         return _insert(op, array.ReshapeOp(arguments=[value], outputs=outputs))
     return _insert(op, array.TransposeOp(arguments=[value], permutation=tuple(order), outputs=outputs))
+
+
+def _worked(
+    op: array.ReduceOp | array.ScanOp | array.ArgReduceOp, source: SSAValue, permutation: Permutation
+) -> SSAValue:
+    """The result of an operation along axes on what is computed before a transpose."""
+    if isinstance(op, array.ReduceOp):
+        return _reduced(op, source, permutation)
+    axis = permutation[op.axis]
+    if isinstance(op, array.ScanOp):
+        made = rebuilt(op, [source], [_permuted(op.results[0], inverse(permutation))])
+        made.axis = axis
+        return _transposed(op, _insert(op, made), permutation)
+    order = [each - (each > axis) for each in permutation if each != axis]
+    made = rebuilt(op, [source], [_permuted(op.results[0], inverse(order))])
+    made.axis = axis
+    return _transposed(op, _insert(op, made), order)
 
 
 def _reduced(op: array.ReduceOp, source: SSAValue, permutation: Permutation) -> SSAValue:
