@@ -56,7 +56,7 @@ ALONG_SHORT, ALONG_LONG = {True: 1.8, False: 3.5}, 2.2
 
 # Rows of so many vectors at least are added to totals one after the other, where a tile has so many of them; a vector
 # of such a row.
-MANY_ROWS, WIDE_VECTORS, ROW_BY_ROW = 32, 2, 1.5
+MANY_ROWS, WIDE_VECTORS, ROW_BY_ROW = 12, 2, 1.5
 
 SHORT, LONG_ROW, STREAMS = 24, 128, 16
 NEAR_ROW_BYTES = 1024
