@@ -251,10 +251,18 @@ class VectorPlanner(msgspec.Struct, frozen=True):
         elif axis != last:
             outer = math.prod(n for d, n in enumerate(shape) if d not in (axis, last))
             blocks = -(-self.threads // max(1, outer))
-            extents[last] = even_split(shape[last], max(COLUMNS, shape[last] // blocks), COLUMNS)
+            most = shape[last] // blocks
+            if isinstance(op, array.ArgReduceOp):
+                most = min(most, self._most_best_elements(op))
+            extents[last] = even_split(shape[last], max(COLUMNS, most), COLUMNS)
         elif len(shape) > 1:
             extents[last - 1] = even_split(shape[last - 1], max(1, TILE_ELEMENTS // max(1, shape[axis])))
         return schedules.Ordered(tile=tuple(extents))
+
+    def _most_best_elements(self, op: array.ArgReduceOp) -> int:
+        """How many of the best elements so far, and their indices, half of the first-level cache holds."""
+        itemsize = array_type(op.operands[0]).dtype.compute.itemsize
+        return self.machine.memory("l1").bytes // (2 * (itemsize + max(4, itemsize)))
 
     def reshape(self, group: array.FusedOp) -> schedules.Reshape:
         raise CompilerBug("a reshape is copied on a grid of cores only")
