@@ -239,6 +239,20 @@ def test_operands_whose_matrices_lie_apart_are_stored(
     assert stored(check_meaning(PASS, text) if found else check_unchanged(PASS, text)) == found
 
 
+@pytest.mark.parametrize("computed", [False, True])
+def test_operands_with_the_batch_last_are_stored_with_it_first(computed: bool) -> None:
+    compute = '%y = array.map(%x) {fn = "negative"} : tensor<25x30x40xi32>' if computed else ""
+    text = f"""
+    func.func @main(%x: tensor<25x30x40xi32>, %w: tensor<40x30x5xi32>) -> tensor<40x25x5xi32> {{
+      {compute}
+      %z = array.contract({"%y" if computed else "%x"}, %w) {{left_batch = array<i64: 2>, right_batch = array<i64: 0>,
+        left_contract = array<i64: 1>, right_contract = array<i64: 1>}} : tensor<40x25x5xi32>
+      func.return %z : tensor<40x25x5xi32>
+    }}
+    """
+    assert stored(check_meaning(PASS, text)) == [(40, 25, 30)]
+
+
 @pytest.mark.parametrize(("axis", "found"), [(1, [(4, 3000)]), (0, [])])
 def test_transposed_arrays_are_stored_where_their_rows_are_scanned(axis: int, found: list[tuple[int, ...]]) -> None:
     text = f"""

@@ -51,6 +51,7 @@ from tilewright.passes.array.fusion import (
     results_through,
     users,
 )
+from tilewright.passes.array.permuted_values import inverse
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.primitives import ArrayType
 
@@ -164,13 +165,29 @@ def _align_right_operand(unit: Unit, block: Block, op: array.ContractOp) -> None
 def _align_batches(unit: Unit, block: Block, op: array.ContractOp) -> None:
     """Store operands whose neighbours in memory are of other matrices of the batch, each of which would be read across
     the array."""
-    for value, batch in zip(list(op.operands), (op.left_batch, op.right_batch), strict=True):
+    for n, batch in enumerate((op.left_batch, op.right_batch)):
+        value = op.operands[n]
         if array_type(value).size < _LEAST_BATCHED:
             continue
         if any(_is_innermost(read, axis) for read in _reads(value) for axis in batch):
-            _store(block, _chain(value), _BATCHED)
+            _store_batches_first(block, op, n, batch)
             subject = f"contraction at {where(op)}"
             unit.remarks.append(Remark(ArrayAlignRowsPass.name, subject, "operand stored first", _BATCHED))
+
+
+def _store_batches_first(block: Block, op: array.ContractOp, n: int, batch: Sequence[int]) -> None:
+    """Store an operand with the dims of the batch outermost; the contraction reads a view of that."""
+    value = op.operands[n]
+    order = (*batch, *(axis for axis in range(array_type(value).rank) if axis not in batch))
+    if list(order) == sorted(order):
+        _store(block, _chain(value), _BATCHED)
+        return
+    turned = array.TransposeOp(arguments=[value], permutation=order, outputs=[_permuted(value, order)])
+    back = array.TransposeOp(arguments=turned.results, permutation=inverse(order), outputs=[value.type])
+    insert_like(op, turned)
+    insert_like(op, back)
+    op.operands[n] = back.results[0]
+    _store(block, {turned, *_chain(value)}, _BATCHED)
 
 
 def _is_innermost(read: _Read, axis: int) -> bool:

@@ -183,7 +183,7 @@ def _worked(
         made.axis = axis
         return _transposed(op, _insert(op, made), permutation)
     order = [each - (each > axis) for each in permutation if each != axis]
-    made = rebuilt(op, [source], [_permuted(op.results[0], inverse(order))])
+    made = rebuilt(op, [source], [_permuted(op.results[0], inverse(tuple(order)))])
     made.axis = axis
     return _transposed(op, _insert(op, made), order)
 

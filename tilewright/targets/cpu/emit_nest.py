@@ -49,7 +49,7 @@ from tilewright.targets.cpu.past_caches import begin_with_lines, stores_past_cac
 from tilewright.targets.cpu.transposed_loads import can_transpose
 from tilewright.targets.llvm.conversions import emit_cast, load_form, narrow, register_form, round_to, widen
 from tilewright.targets.llvm.functions import emit_function
-from tilewright.targets.llvm.values import Builder, Value, lanes_of, splat
+from tilewright.targets.llvm.values import Builder, Value, has_features, lanes_of, splat
 
 
 def emit_nest(context: FunctionContext, nest: scheduled.NestOp) -> None:
@@ -74,7 +74,7 @@ class NestEmitter:
         self.builder: Builder = context.builder
         self.plan = plan
         self.position = Position()
-        self.sets = split_index_sets(plan)
+        self.sets = split_index_sets(plan, has_features(self.builder, "avx512bw"))
         self.memory = NestMemory(context, plan, self.sets, self.position, self.value, past)
         self._scopes: list[dict[Item, Value]] = [{}]
         self._unrolled = 0
@@ -236,7 +236,12 @@ class NestEmitter:
         end = self._extents[dim] if end is None else end
         extent = subtract(self.builder, end, begin)
         known, whole = static(extent), add(self.builder, begin, self._whole(extent))
-        if static(whole) != static(start) or static(whole) is None:
+        if self.sets.has_constant_masks(dim, static(start), static(whole)):
+            for index in range(static(start) or 0, static(whole) or 0, lanes):
+                with self._scope():
+                    self.position.index[dim] = i64(index)
+                    body()
+        elif static(whole) != static(start) or static(whole) is None:
             with loop(self.builder, start, whole, lanes, f"v{dim}", hidden=True) as index, self._scope():
                 self.position.index[dim] = index
                 body()

@@ -31,6 +31,10 @@ from tilewright.targets.cpu.nest_plan import (
 MOST_BODIES, MOST_ITEMS = 32, 2048
 # Vectors that are loaded and stored in the time of one whose lanes are compared, loaded under a mask and selected.
 MASKED_LOAD = 1.5
+# Likewise where elements are narrower than what the machine loads under masks: LLVM loads lane by lane.
+LANE_BY_LANE, NARROW_BYTES = 12.0, 4
+# Vectors of a row, each with its own code, whose masks are constants.
+MOST_VECTORS = 4
 # Comparisons as `difference < bound`, or not.
 _COMPARISONS = {"less": (0, True), "greater_equal": (0, False), "less_equal": (1, True), "greater": (1, False)}
 # Values at the same place as their operand.
@@ -193,6 +197,18 @@ class IndexSets(msgspec.Struct, eq=False):
             for item in producers_first([condition], lambda item: _parts(self.plan, item))
         )
 
+    def has_constant_masks(self, dim: int, first: int | None, end: int | None) -> bool:
+        """Whether a row of vectors along a dim, from one index to another, has so few of them that each has code of its
+        own, in which comparisons of positions are constants."""
+        plan = self.plan
+        if first is None or end is None or plan.order[-1] != dim or plan.reduced:
+            return False
+        return 1 < (end - first) // plan.lanes <= MOST_VECTORS and any(
+            comparison.difference.coefficient(dim) != 0
+            for item in plan.dependences
+            if (comparison := _comparison(plan, item)) is not None
+        )
+
     def _open_conditions(self, parts: Mapping[int, int]) -> Iterator[Item]:
         """The conditions of selects that are not decided, those next to the results first."""
         needed = self.needed(parts)
@@ -259,8 +275,8 @@ def _bounds(linear: Linear, comparison: Comparison, holds: bool) -> tuple[int | 
     return (None, limit) if below == (multiple > 0) else (limit, None)
 
 
-def split_index_sets(plan: NestPlan) -> IndexSets:
-    """Choose the loops of a nest to cut."""
+def split_index_sets(plan: NestPlan, masks_narrow: bool = True) -> IndexSets:
+    """Choose the loops of a nest to cut. `masks_narrow`: the machine loads elements of 8 and 16 bits under masks."""
     sets = IndexSets(plan)
     _add_conditions(sets)
     found: dict[int, list[_Selection]] = {}
@@ -273,7 +289,7 @@ def split_index_sets(plan: NestPlan) -> IndexSets:
         by_base: dict[frozenset[tuple[Term, int]], list[_Selection]] = {}
         for each in found[dim]:
             by_base.setdefault(each.change.at.key, []).append(each)
-        _add_cut(sets, dim, max(by_base.values(), key=len))
+        _add_cut(sets, dim, max(by_base.values(), key=len), masks_narrow)
     return sets
 
 
@@ -294,12 +310,12 @@ def _selections(plan: NestPlan, select: Item) -> Iterator[_Selection]:
             yield _Selection(select, place, comparison, change)
 
 
-def _add_cut(sets: IndexSets, dim: int, selections: Sequence[_Selection]) -> None:
+def _add_cut(sets: IndexSets, dim: int, selections: Sequence[_Selection], masks_narrow: bool) -> None:
     """Cut a loop, if that is predicted to save time and makes no more code than there may be."""
     plan, first = sets.plan, selections[0].change
     cut = Cut(Linear(0, first.at.terms), tuple(sorted({each.change.at.constant for each in selections})))
     loads = sum(_loaded_sides(plan, item) for item in {each.select: None for each in selections})
-    if not loads or (dim == plan.vector_dim and not _gains(plan, cut, loads)):
+    if not loads or (dim == plan.vector_dim and not _gains(plan, cut, loads, masks_narrow)):
         return
     cuts, comparisons, changes = dict(sets.cuts), dict(sets.comparisons), dict(sets.changes)
     sets.cuts[dim] = cut
@@ -466,9 +482,15 @@ def _has_panels(plan: NestPlan, dim: int) -> bool:
     return False
 
 
-def _gains(plan: NestPlan, cut: Cut, loads: int) -> bool:
+def _gains(plan: NestPlan, cut: Cut, loads: int, masks_narrow: bool) -> bool:
     """Whether to cut the loop along vectors: each part ends with a masked vector; in one loop each vector loads all
     sides under masks."""
     extent = plan.space[plan.vector_dim or 0]
     vectors, parts = -(-extent // plan.lanes), len(cut.offsets) + 1
-    return vectors + parts < MASKED_LOAD * vectors * loads
+    narrow = any(array_type(item[0]).dtype.itemsize < NARROW_BYTES for item in _loads(plan))
+    masked = LANE_BY_LANE if narrow and not masks_narrow else MASKED_LOAD
+    return vectors + parts < masked * vectors * loads
+
+
+def _loads(plan: NestPlan) -> Iterator[Item]:
+    return (item for item in plan.dependences if isinstance(item[0].owner, tile.LoadOp))
