@@ -112,7 +112,7 @@ def _leaves(op: Operation, turn: array.TransposeOp) -> bool:
 
 
 def _is_worked_along(op: array.ScanOp | array.ArgReduceOp, turn: array.TransposeOp) -> bool:
-    """Whether lines of an array as it is stored are runs of memory, or lie next to each other in long ones."""
+    """Whether rows along an axis are contiguous in memory, or columns next to each other in long rows."""
     inner = math.prod(array_type(turn.operands[0]).shape[turn.permutation[op.axis] + 1 :])
     return inner == 1 or inner >= _LEAST_RUN
 
