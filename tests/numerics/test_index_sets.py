@@ -267,3 +267,15 @@ def test_whole_vectors_a_stride_apart_are_loaded_without_a_mask(function: Any, d
     loop_bodies = re.findall(r"\nv\d\S*body\S*:\n((?:  .+\n)*)", text)
     assert loop_bodies
     assert not any("gather" in body or "masked" in body for body in loop_bodies)
+
+
+def test_masks_of_short_rows_are_constants():
+    program = tw.jit(lambda x: tw.pad(x, ((1, 1), (1, 1)))).lower(tw.ShapeDtype((1000, 16), tw.f32))
+    assert "vpcmpgtq" not in program.compile("cpu:x86-64-v3").asm()
+
+
+@pytest.mark.parametrize("dtype", [tw.u8, tw.f16])
+def test_narrow_elements_are_cut_where_they_have_no_masks(dtype):
+    """LLVM loads them lane by lane under masks."""
+    program = tw.jit(lambda x: tw.pad(x, ((0, 0), (3, 3)))).lower(tw.ShapeDtype((1000, 40), dtype))
+    assert "vpinsr" not in program.compile("cpu:x86-64-v3").asm()
