@@ -274,8 +274,7 @@ def test_masks_of_short_rows_are_constants():
     assert "vpcmpgtq" not in program.compile("cpu:x86-64-v3").asm()
 
 
-@pytest.mark.parametrize("dtype", [tw.u8, tw.f16])
-def test_narrow_elements_are_cut_where_they_have_no_masks(dtype):
+def test_bytes_are_cut_where_they_have_no_masks():
     """LLVM loads them lane by lane under masks."""
-    program = tw.jit(lambda x: tw.pad(x, ((0, 0), (3, 3)))).lower(tw.ShapeDtype((1000, 40), dtype))
+    program = tw.jit(lambda x: tw.pad(x, ((0, 0), (3, 3)))).lower(tw.ShapeDtype((1000, 40), tw.u8))
     assert "vpinsr" not in program.compile("cpu:x86-64-v3").asm()
