@@ -443,8 +443,8 @@ def test_a_sort_with_indices_reads_no_indices_and_writes_no_elements_that_nothin
 
 def test_lines_that_do_not_lie_beside_each_other_are_copied_for_an_ordered_operation() -> None:
     def program(p: Program) -> list[Value]:
-        turned = p.add("transpose", [p.array(30, 20)], permutation=(1, 0))[0]
-        return [p.add("scan", [turned], fn="add", axis=1, reverse=False)[0]]
+        turned = p.add("transpose", [p.array(20, 30, 4)], permutation=(0, 2, 1))[0]
+        return [p.add("scan", [turned], fn="add", axis=2, reverse=False)[0]]
 
     expect(
         run_through(program, TileLowerToVectorsPass),
