@@ -178,7 +178,6 @@ TABLES = {
     "passes/test_few_layers.py::test_the_program_is_the_same_however_it_is_lowered": 3,
     "passes/test_host_program.py::test_random_programs_on_bytes_agree_with_numpy": 3,
     "passes/vectors/test_scheduled_block_epilogues.py::test_columns_that_the_right_operand_lacks": 2,
-    "passes/vectors/test_scheduled_block_epilogues.py::test_interleaved_kernels_are_the_same_after_printing_and_parsing": 2,  # noqa: E501
     "passes/vectors/test_scheduled_block_epilogues.py::test_what_follows_a_product_is_done_block_by_block": 2,
     "passes/vectors/test_scheduled_pack_operands.py::test_packed_kernels_are_the_same_after_printing_and_parsing": 2,
     "passes/vectors/test_scheduled_split_operands.py::test_scheduled_products_in_parts_mean_products": 2,

@@ -3,6 +3,7 @@ types, two results at a time, against NumPy in double precision."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -125,3 +126,12 @@ def test_a_shorter_part_of_rows_is_a_tile_of_its_own(threads: int) -> None:
         program = tw.jit(lambda x: tw.sum(x, axis=0))
         assert "extents = array<i64: 8, 1>" in program.lower(x).compile("cpu").ir("scheduled")
         np.testing.assert_array_equal(program(x), x.sum(0))
+
+
+def test_places_of_extremes_of_columns_are_kept_near_without_masks():
+    """LLVM makes a choice of what was read, stored where that was, a store under a mask."""
+    program = tw.jit(lambda x: tw.argmax(x, axis=0)).lower(tw.ShapeDtype((16, 65536), tw.f32))
+    compiled = program.compile("cpu:x86-64-v3")
+    assert "vmaskmov" not in compiled.asm()
+    (extents,) = re.findall(r"extents = array<i64: (\d+)>", compiled.ir("scheduled"))
+    assert int(extents) >= 32

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache, partial
@@ -594,12 +593,3 @@ def test_sorts_of_lines_in_an_order(kind):
         x = np.where(x % 3 == 0, np.float32(-0.0), np.where(x % 3 == 1, np.float32(0), x - 1500)).astype(np.float32)
     for descending in (False, True):
         check_sort(x, 0, descending)
-
-
-def test_places_of_extremes_of_columns_are_kept_near_without_masks():
-    """LLVM makes a choice of what was read, stored where that was, a store under a mask."""
-    program = tw.jit(lambda x: tw.argmax(x, axis=0)).lower(tw.ShapeDtype((16, 65536), tw.f32))
-    compiled = program.compile("cpu:x86-64-v3")
-    assert "vmaskmov" not in compiled.asm()
-    (extents,) = re.findall(r"extents = array<i64: (\d+)>", compiled.ir("scheduled"))
-    assert int(extents) >= 32
