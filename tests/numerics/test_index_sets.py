@@ -138,6 +138,12 @@ def test_padding_is_not_compared_for_each_element() -> None:
     assert not re.search(r"select <\d+ x i1>", text)
 
 
+def test_a_choice_by_values_is_padded_without_masks() -> None:
+    """Elements of two arrays by those of a third, which is no choice by position."""
+    text = kernel_text(lambda c, x, y: tw.pad(tw.where(c > 0, x, y), ((2, 1), (0, 0))), *[(100, 256)] * 3)
+    assert "llvm.masked.load" not in text
+
+
 @pytest.mark.parametrize("count", [2, 32])
 def test_axes_of_the_grid_decide_once_for_each_tile(count: int) -> None:
     """Rows of the concatenation are tiles: a branch for each operand around them."""

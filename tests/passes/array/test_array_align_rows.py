@@ -305,6 +305,24 @@ def test_a_transpose_goes_before_what_is_computed_of_a_stack() -> None:
     assert not stored(unit)
 
 
+def test_vectors_that_are_stacked_as_rows_and_transposed_are_columns() -> None:
+    """Their transposes are views, so that the result is written as it is, elements of the vectors in turn."""
+    text = """
+    func.func @main(%x: tensor<96xi32>, %y: tensor<96xi32>) -> tensor<96x2xi32> {
+      %p = array.map(%x, %y) {fn = "multiply"} : tensor<96xi32>
+      %a = array.reshape(%p) : tensor<1x96xi32>
+      %b = array.reshape(%y) : tensor<1x96xi32>
+      %j = array.concat(%a, %b) {axis = 0 : index} : tensor<2x96xi32>
+      %z = array.transpose(%j) {permutation = array<i64: 1, 0>} : tensor<96x2xi32>
+      func.return %z : tensor<96x2xi32>
+    }
+    """
+    unit = check_meaning(PASS, text)
+    (join,) = [op for op in unit.main.body.block.ops if isinstance(op, array.ConcatOp)]
+    assert join.axis == 1
+    assert stored(unit) == []
+
+
 def test_operands_that_are_computed_along_many_paths() -> None:
     """Each of 40 operations has both operands from the one before: 2 ** 40 paths."""
     lines = [TURN, '%v0 = array.map(%t, %t) {fn = "minimum"} : tensor<64x96xf32>']

@@ -242,7 +242,7 @@ def test_updates_are_scattered_one_after_the_other() -> None:
         CHECK: tile.store
         CHECK: tile.for() {trips = 4 : index}
         CHECK: [[OLD:%[0-9]+]] = tile.load(%3
-        CHECK-NEXT: [[NEW:%[0-9]+]] = tile.map(%{{[0-9]+}}, [[OLD]])
+        CHECK-NEXT: [[NEW:%[0-9]+]] = tile.map([[OLD]], %{{[0-9]+}})
         CHECK: tile.store([[NEW]], %3
         """,
     )

@@ -181,7 +181,7 @@ def test_rows_are_updated_in_place_in_the_order_of_their_indices() -> None:
         CHECK: tile.for
         CHECK: scheduled.nest
         CHECK: [[OLD:%[0-9]+]] = tile.load(%3
-        CHECK: [[NEW:%[0-9]+]] = tile.map(%{{[0-9]+}}, [[OLD]])
+        CHECK: [[NEW:%[0-9]+]] = tile.map([[OLD]], %{{[0-9]+}})
         CHECK: tile.store([[NEW]], %3
         CHECK-NOT: scheduled.nest
         """,

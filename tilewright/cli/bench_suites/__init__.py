@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tilewright.cli.bench_suites.case import AnyCase
 
-SUITES = ("gemm", "ops", "attention", "models", "layout", "schedules", "scaling", "cuda-static", "grid", "found")
+SUITES = (
+    "gemm",
+    "ops",
+    "operators",
+    "attention",
+    "models",
+    "layout",
+    "schedules",
+    "scaling",
+    "cuda-static",
+    "grid",
+    "found",
+)
 PEERS = ("numpy", "torch", "onnxruntime", "jax", "triton")
 
 # Suites with cases of their own where arrays are on a device, whose sizes fill a GPU.

@@ -222,7 +222,7 @@ _COLUMN_SUM: UnaryPeers = {
 # ---- moving, running sums and selecting ------------------------------------------------------------------------------
 
 
-def _moving(name: str, shapes: tuple[tuple[int, ...], ...], ours: Any, peers: dict[str, Any], **more: Any) -> Case:
+def moving(name: str, shapes: tuple[tuple[int, ...], ...], ours: Any, peers: dict[str, Any], **more: Any) -> Case:
     """A case of no arithmetic that reads and writes as many elements as its inputs have; results are exact unless a
     tolerance is passed."""
     size = sum(math.prod(shape) for shape in shapes)
@@ -230,7 +230,7 @@ def _moving(name: str, shapes: tuple[tuple[int, ...], ...], ours: Any, peers: di
     return Case(name=name, ours=ours, peers=peers, **(fields | more))
 
 
-def _sizes(shape: tuple[int, ...]) -> str:
+def sizes(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
 
 
@@ -248,7 +248,7 @@ def transposition(shape: tuple[int, ...], order: tuple[int, ...], suffix: str) -
         "jax": lambda jax, x: x.transpose(order),
         "onnxruntime": _graph(("Transpose", ["x0"], "y", {"perm": order})),
     }
-    return _moving(f"transpose {_sizes(shape)}{suffix}", (shape,), transpose, peers)
+    return moving(f"transpose {sizes(shape)}{suffix}", (shape,), transpose, peers)
 
 
 def running_sum(shape: tuple[int, ...], axis: int, suffix: str) -> Case:
@@ -264,8 +264,8 @@ def running_sum(shape: tuple[int, ...], axis: int, suffix: str) -> Case:
         "jax": lambda jax, x: x.cumsum(axis),
         "onnxruntime": _graph(("CumSum", ["x0", "axis"], "y", {}), axis=np.int64(axis)),
     }
-    return _moving(
-        f"cumulative sum {_sizes(shape)}{suffix}",
+    return moving(
+        f"cumulative sum {sizes(shape)}{suffix}",
         (shape,),
         cumulative_sum,
         peers,
@@ -292,7 +292,7 @@ def gathering(shape: tuple[int, int], count: int) -> Case:
         "onnxruntime": _graph(("Gather", ["x0", "x1"], "y", {})),
     }
     bytes = 8.0 * count * (shape[1] + 1)
-    return _moving(f"gather {count} of {_sizes(shape)}", (shape,), _rows_at, peers, bytes=bytes, make_inputs=inputs)
+    return moving(f"gather {count} of {sizes(shape)}", (shape,), _rows_at, peers, bytes=bytes, make_inputs=inputs)
 
 
 def _top_k(size: int, count: int) -> Case:
@@ -312,4 +312,4 @@ def _top_k(size: int, count: int) -> Case:
         "onnxruntime": _graph(("TopK", ["x0", "count"], "y indices", {}), count=np.array([count])),
     }
     bytes = 4.0 * size + 12.0 * count
-    return _moving(f"top-k {count} of {size}", ((size,),), top_k, peers, bytes=bytes)
+    return moving(f"top-k {count} of {size}", ((size,),), top_k, peers, bytes=bytes)

@@ -104,7 +104,7 @@ def _store(block: Block, members: set[Operation], why: str) -> None:
 
 
 def _align_operands(unit: Unit, block: Block, op: array.ConcatOp) -> None:
-    if _read_across(op) or op.axis == _innermost(array_type(op.results[0]).shape):
+    if _read_across(op) or op.axis == _innermost(array_type(op.results[0]).shape) or _joins_lines(op):
         op = _transposed_first(block, op)
     across = _read_across(op)
     alike = len(across) == len(set(op.operands)) and not any(_ends_along_rows(op, each) for each in across)
@@ -232,6 +232,11 @@ def _has_some_dims(value: SSAValue) -> bool:
 def _read_across(op: array.ConcatOp) -> list[SSAValue]:
     """The operands whose neighbours are far apart in an array that they are computed from."""
     return [each for each in dict.fromkeys(op.operands) if any(_is_across(each, read) for read in _reads(each))]
+
+
+def _joins_lines(op: array.ConcatOp) -> bool:
+    """Whether operands have but one dim of more than one element: their transposes are views."""
+    return all(array_type(each).size == max(array_type(each).shape) for each in op.operands)
 
 
 def _is_across(value: SSAValue, read: _Read) -> bool:

@@ -122,8 +122,7 @@ def combine_updates(
         target = tuple(at[d] for d in range(len(shape)))
         update = builder.pull(updates, (*position, *(at[d] for d in rest)))
         if op.fn != "set":
-            # What is there second: LLVM would make a maximum's choice of it, where it is NaN, a store under a mask.
-            update = builder.map(op.fn, update, builder.load(out, target))
+            update = builder.map(op.fn, builder.load(out, target), update)
         builder.store(update, out, target)
 
     def nest(window: dict[int, Linear], dims: tuple[int, ...], counters: list[SSAValue]) -> None:

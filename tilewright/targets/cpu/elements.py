@@ -13,7 +13,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.passes.affine_access import Access, address_terms
 from tilewright.targets.cpu.context import FunctionContext
-from tilewright.targets.cpu.first_lanes import load_first, loads_in_pieces, store_first, stores_in_pieces
+from tilewright.targets.cpu.first_lanes import load_first, store_first
 from tilewright.targets.cpu.loops import (
     I1,
     I8,
@@ -28,7 +28,7 @@ from tilewright.targets.cpu.loops import (
     offset_pointer,
     static,
 )
-from tilewright.targets.cpu.masked_memory import gather, masked_load, masked_store, store_first_lane
+from tilewright.targets.cpu.masked_memory import gather
 from tilewright.targets.llvm.conversions import load_form, narrow, widen
 from tilewright.targets.llvm.values import Builder, Value, lanes_of, splat
 
@@ -96,15 +96,8 @@ class Elements(msgspec.Struct, frozen=True):
         if mask is None:
             raw = self.builder.load(self.pointer, align=self.dtype.itemsize, typ=shape)
         else:
-            raw = self._load_some(mask, shape)
+            raw = load_first(self.builder, self.pointer, mask.lanes, mask.count, shape, self.dtype.itemsize)
         return widen(self.builder, raw, self.dtype)
-
-    def _load_some(self, mask: Mask, shape: ir.Type) -> Value:
-        """The lanes that a mask lets through, in memory form."""
-        itemsize = self.dtype.itemsize
-        if mask.count is not None and loads_in_pieces(mask.count, itemsize):
-            return load_first(self.builder, self.pointer, mask.count, shape, itemsize)
-        return masked_load(self.builder, self.pointer, mask.lanes, shape, itemsize)
 
     def gather(self, dim: int, index: Value) -> Value:
         """The elements that are each lane's i64 of steps along a dim away, in register form."""
@@ -125,14 +118,10 @@ class Elements(msgspec.Struct, frozen=True):
     def store_vector(self, value: Value, mask: Mask | None = None) -> None:
         """Write neighbours in memory, those that the mask lets through."""
         raw = narrow(self.builder, value, self.dtype)
-        if mask is not None and mask.count == 1:
-            store_first_lane(self.builder, raw, self.pointer, self.dtype.itemsize)
-        elif mask is None:
+        if mask is None:
             self.builder.store(raw, self.pointer, align=self.dtype.itemsize)
-        elif mask.count is not None and stores_in_pieces(self.builder, mask.count, self.dtype.itemsize):
-            store_first(self.builder, raw, self.pointer, mask.count, self.dtype.itemsize)
         else:
-            masked_store(self.builder, raw, self.pointer, mask.lanes, self.dtype.itemsize)
+            store_first(self.builder, raw, self.pointer, mask.lanes, mask.count, self.dtype.itemsize)
 
 
 def lanes_for(context: FunctionContext, itemsize: int, most: int) -> int:

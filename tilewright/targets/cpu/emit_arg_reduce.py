@@ -20,7 +20,7 @@ from tilewright.targets.cpu.loops import (
     lane_numbers,
     loop,
     offset_pointer,
-    opaque,
+    overwritten,
     static,
     vector,
 )
@@ -89,11 +89,10 @@ class _ArgReduce:
         builder, align = self.builder, self.dtype.itemsize
         kept = builder.load(best.value, typ=value.type, align=align)
         kept_index = builder.load(best.index, typ=index.type, align=align)
+        kept, kept_index = overwritten(builder, kept), overwritten(builder, kept_index)
         better = precedes(builder, self.fn, self.dtype, value, kept)
         if mask is not None:
             better = builder.and_(better, mask.lanes)
-        # LLVM would make a choice of what was just read, stored where that was, a store under a mask, which is slow.
-        kept, kept_index = opaque(builder, kept), opaque(builder, kept_index)
         builder.store(builder.select(better, value, kept), best.value, align=align)
         builder.store(builder.select(better, index, kept_index), best.index, align=align)
 

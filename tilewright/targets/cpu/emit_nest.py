@@ -29,6 +29,7 @@ from tilewright.targets.cpu.loops import (
     maximum,
     minimum,
     offset_pointer,
+    overwritten,
     static,
     subtract,
     vector,
@@ -398,14 +399,15 @@ class NestEmitter:
             total = self.builder.load(
                 self._total_at(accumulator), align=accumulator.dtype.itemsize, typ=accumulator.shape
             )
-            # The total second: of a maximum, LLVM would make the choice of a total that is NaN a store under a mask.
-            total = accumulator.combine(self.builder, accumulator.pairwise(self.builder, values), total)
+            total = accumulator.combine(
+                self.builder, overwritten(self.builder, total), accumulator.pairwise(self.builder, values)
+            )
             self.builder.store(total, self._total_at(accumulator), align=accumulator.dtype.itemsize)
 
     def _add_to_total(self, accumulator: Accumulator, part: Value) -> None:
         place, bytes = self._total_at(accumulator), accumulator.dtype.itemsize
-        total = self.builder.load(place, align=bytes, typ=accumulator.shape)
-        self.builder.store(accumulator.combine(self.builder, part, total), place, align=bytes)
+        total = overwritten(self.builder, self.builder.load(place, align=bytes, typ=accumulator.shape))
+        self.builder.store(accumulator.combine(self.builder, total, part), place, align=bytes)
 
     def _total_at(self, accumulator: Accumulator) -> Value:
         """The address of the totals of the current columns, or of the first running value."""

@@ -1,4 +1,5 @@
-"""Loads and stores of the first lanes of a vector, as many as are known: whole vectors of a half, a quarter, ... of it.
+"""Loads and stores of the first lanes of a vector: under a mask or, where their number is known, as whole vectors of a
+half, a quarter, ... of it.
 
 Without AVX-512, vectors of 8 and 16 bits have no masks, and a store of 32 bits under one takes several times as long.
 """
@@ -9,8 +10,8 @@ from collections.abc import Iterator
 
 from llvmlite import ir
 
-from tilewright.targets.cpu.loops import I32, i64, offset_pointer
-from tilewright.targets.cpu.masked_memory import store_first_lane
+from tilewright.targets.cpu.loops import I32, broadcast, i64, offset_pointer
+from tilewright.targets.cpu.masked_memory import masked_load, masked_store, store_first_lane
 from tilewright.targets.llvm.values import Builder, Value, element_of, has_features, lanes_of, shuffle
 
 # Elements below this have no masks on some machines. Instructions that take no longer than one under a mask there.
@@ -18,15 +19,26 @@ _NARROW_BYTES = 4
 _MOST_PIECES = 3
 
 
-def loads_in_pieces(count: int, itemsize: int) -> bool:
-    """Whether so many lanes are loaded as shorter vectors, rather than under a mask."""
-    return itemsize < _NARROW_BYTES and count.bit_count() <= _MOST_PIECES
+def load_first(
+    builder: Builder, pointer: Value, mask: Value, count: int | None, shape: ir.Type, itemsize: int
+) -> Value:
+    """A vector of the elements that a mask lets through, 0 in other lanes. `count`: how many first ones these are, if
+    that is known."""
+    if count is not None and itemsize < _NARROW_BYTES and count.bit_count() <= _MOST_PIECES:
+        return _load_pieces(builder, pointer, count, shape, itemsize)
+    return masked_load(builder, pointer, broadcast(builder, mask, lanes_of(shape)), shape, itemsize)
 
 
-def stores_in_pieces(builder: Builder, count: int, itemsize: int) -> bool:
-    """Whether so many lanes are stored as shorter vectors, rather than under a mask."""
+def store_first(builder: Builder, value: Value, pointer: Value, mask: Value, count: int | None, itemsize: int) -> None:
+    """Store the elements of a vector that a mask lets through. `count`: how many first ones these are, if that is
+    known."""
     is_slow = itemsize < _NARROW_BYTES or not has_features(builder, "avx512vl")
-    return is_slow and count.bit_count() <= _MOST_PIECES
+    if count == 1:
+        store_first_lane(builder, value, pointer, itemsize)
+    elif count is not None and is_slow and count.bit_count() <= _MOST_PIECES:
+        _store_pieces(builder, value, pointer, count, itemsize)
+    else:
+        masked_store(builder, value, pointer, broadcast(builder, mask, lanes_of(value.type)), itemsize)
 
 
 def _pieces(count: int) -> Iterator[tuple[int, int]]:
@@ -38,7 +50,7 @@ def _pieces(count: int) -> Iterator[tuple[int, int]]:
         start += lanes
 
 
-def load_first(builder: Builder, pointer: Value, count: int, shape: ir.Type, itemsize: int) -> Value:
+def _load_pieces(builder: Builder, pointer: Value, count: int, shape: ir.Type, itemsize: int) -> Value:
     """A vector of `count` elements, 0 in the lanes after them."""
     lanes, result = lanes_of(shape), ir.Constant(shape, None)
     for start, size in _pieces(count):
@@ -54,7 +66,7 @@ def load_first(builder: Builder, pointer: Value, count: int, shape: ir.Type, ite
     return result
 
 
-def store_first(builder: Builder, value: Value, pointer: Value, count: int, itemsize: int) -> None:
+def _store_pieces(builder: Builder, value: Value, pointer: Value, count: int, itemsize: int) -> None:
     """Store the first `count` elements of a vector."""
     for start, size in _pieces(count):
         at = offset_pointer(builder, pointer, i64(start), itemsize)

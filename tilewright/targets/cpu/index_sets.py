@@ -383,10 +383,10 @@ def _bodies(sets: IndexSets, parts: dict[int, int], order: Sequence[int]) -> Ite
 
 
 def _loaded_sides(plan: NestPlan, item: Item) -> int:
-    """How many sides of a `select` read memory, those aside that select themselves."""
+    """How many sides of a `select` read memory, those aside that select by position themselves."""
     if not _is_select(item):
         return 0
-    sides = [side for side in operands_of(plan, item)[1:] if not _is_select(side)]
+    sides = [side for side in operands_of(plan, item)[1:] if not _selects_by_position(plan, side)]
     return sum(
         any(isinstance(each[0].owner, tile.LoadOp) for each in producers_first([side], lambda i: operands_of(plan, i)))
         for side in sides
@@ -396,6 +396,10 @@ def _loaded_sides(plan: NestPlan, item: Item) -> int:
 def _is_select(item: Item) -> bool:
     op = item[0].owner
     return isinstance(op, tile.MapOp) and op.fn == "select"
+
+
+def _selects_by_position(plan: NestPlan, item: Item) -> bool:
+    return _is_select(item) and bool(_comparisons(plan, operands_of(plan, item)[0]))
 
 
 def _comparisons(plan: NestPlan, condition: Item) -> dict[Item, Comparison]:

@@ -157,6 +157,16 @@ def opaque(builder: Builder, value: Value) -> Value:
     Its loop strength reduction takes time that grows with the square of the accesses of a loop, and weighs all of them:
     those at constant distances from such a copy are one to it, and in a loop whose index is a copy there are none.
     """
+    return _frozen(builder, value)
+
+
+def overwritten(builder: Builder, value: Value) -> Value:
+    """A copy of what was read from where something is stored next. Of a `select` between what was read and another
+    value, stored where it was read, LLVM makes a store under a mask, which some processors are slow at."""
+    return _frozen(builder, value)
+
+
+def _frozen(builder: Builder, value: Value) -> Value:
     frozen: Any = _INSTRUCTION(builder.block, value.type, "freeze", (value,))
     builder._insert(frozen)  # llvmlite's builder has no method for it
     return frozen

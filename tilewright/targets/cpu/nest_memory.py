@@ -16,7 +16,7 @@ from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
 from tilewright.passes.affine_access import Access, Form, Indices, access_of, address_terms, linear_form
 from tilewright.targets.cpu.context import FunctionContext
-from tilewright.targets.cpu.first_lanes import load_first, loads_in_pieces, store_first, stores_in_pieces
+from tilewright.targets.cpu.first_lanes import load_first, store_first
 from tilewright.targets.cpu.index_sets import IndexSets, Linear
 from tilewright.targets.cpu.lane_loads import load_lanes
 from tilewright.targets.cpu.loops import (
@@ -34,11 +34,12 @@ from tilewright.targets.cpu.loops import (
     multiply,
     offset_pointer,
     opaque,
+    overwritten,
     prefetch,
     static,
     where_known,
 )
-from tilewright.targets.cpu.masked_memory import masked_load, masked_store, scatter, store_first_lane
+from tilewright.targets.cpu.masked_memory import scatter, store_first_lane
 from tilewright.targets.cpu.nest_addresses import NestAddresses
 from tilewright.targets.cpu.nest_guards import Guard, common_guards, guard_of
 from tilewright.targets.cpu.nest_plan import NestPlan, is_place, lanes_vary
@@ -84,6 +85,7 @@ class NestMemory:
         self.past = past
         self.addresses = NestAddresses(context, position)
         self.inside: set[Guard] = set()  # which hold in the whole of the nest
+        self._stored = {root.destination for root in plan.roots if isinstance(root, tile.StoreOp)}
         self._checks: dict[tuple[int, tuple[tuple[Value, int], ...], int], Value] = {}
         self.prefetches = NestPrefetches(context, plan, position, self.first_pointer)
 
@@ -343,6 +345,10 @@ class NestMemory:
 
     def load(self, op: tile.LoadOp, at: Indices) -> Value:
         """The registers of a loaded tile at nest indices."""
+        value = self._loaded(op, at)
+        return overwritten(self.builder, value) if op.source in self._stored else value
+
+    def _loaded(self, op: tile.LoadOp, at: Indices) -> Value:
         found = self.plan.access(op, at)
         dtype = array_type(op.result).dtype
         dims = self.plan.dependences[(op.result, at)]
@@ -426,11 +432,8 @@ class NestMemory:
         mask = self._both(guard, self.position.mask)
         if mask is None:
             return widen(self.builder, self.builder.load(pointer, align=dtype.itemsize, typ=shape), dtype)
-        tail = self.position.tail
-        if guard is None and tail is not None and loads_in_pieces(tail, dtype.itemsize):
-            return widen(self.builder, load_first(self.builder, pointer, tail, shape, dtype.itemsize), dtype)
-        mask = broadcast(self.builder, mask, self.plan.lanes)
-        raw = masked_load(self.builder, pointer, mask, shape, dtype.itemsize)
+        count = self.position.tail if guard is None else None
+        raw = load_first(self.builder, pointer, mask, count, shape, dtype.itemsize)
         return self._filled(widen(self.builder, raw, dtype), guard, fill)
 
     def _load_strided(self, found: Access, stride: int, dtype: DType, guard: Value | None, fill: float | int) -> Value:
@@ -504,21 +507,15 @@ class NestMemory:
             elif mask is None:
                 self.prefetches.claim_ahead(op, at, found, pointer)
                 self.builder.store(raw, pointer, align=dtype.itemsize)
-            elif tail == 1:
+            elif tail == 1 and guard is not None:
                 self._store_first_lane(raw, pointer, guard, dtype)
-            elif guard is None and tail is not None and stores_in_pieces(self.builder, tail, dtype.itemsize):
-                store_first(self.builder, raw, pointer, tail, dtype.itemsize)
             else:
-                mask = broadcast(self.builder, mask, self.plan.lanes)
-                masked_store(self.builder, raw, pointer, mask, dtype.itemsize)
+                store_first(self.builder, raw, pointer, mask, tail if guard is None else None, dtype.itemsize)
             return
         mask = broadcast(self.builder, splat(I1, 1) if mask is None else mask, self.plan.lanes)
         scatter(self.builder, raw, self._lane_pointers(found), mask, dtype.itemsize)
 
-    def _store_first_lane(self, raw: Value, pointer: Value, guard: Value | None, dtype: DType) -> None:
-        if guard is None:
-            store_first_lane(self.builder, raw, pointer, dtype.itemsize)
-            return
+    def _store_first_lane(self, raw: Value, pointer: Value, guard: Value, dtype: DType) -> None:
         first = guard
         if isinstance(guard.type, ir.VectorType):
             first = self.builder.extract_element(guard, ir.Constant(ir.IntType(32), 0))

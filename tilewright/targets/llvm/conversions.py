@@ -16,12 +16,12 @@ from llvmlite import ir
 
 from tilewright import dtypes
 from tilewright.dtypes import DType
-from tilewright.targets.llvm.values import DOUBLE, FLOAT, HALF, Builder, Value, intrinsic, splat, with_element
+from tilewright.targets.llvm.values import DOUBLE, FLOAT, HALF, Builder, Value, splat, with_element
 
 _FLOAT_FORMS = {8: FLOAT, 16: FLOAT, 32: FLOAT, 64: DOUBLE}
 _BF16_QUIET_BIT = 0x00400000
-_EXACT_IN_DOUBLE = 2**53
-_STICKY_BITS = 0x7FF
+# Bits of precision.
+_SINGLE_PRECISION, _DOUBLE_PRECISION = 24, 53
 _MAGNITUDE = 0x7FFFFFFF
 
 
@@ -156,20 +156,27 @@ def _float_to_integer(builder: Builder, value: Value, destination: DType) -> Val
     """Saturate, NaN to 0. LLVM's own saturating conversion goes lane by lane on x86-64."""
     low = 0.0 if not destination.is_signed else -(2.0 ** (destination.bits - 1))
     limit = -low if destination.is_signed else 2.0**destination.bits
+    if destination.bits <= 16 or (destination == dtypes.i32 and value.type == with_element(value.type, DOUBLE)):
+        return _clamped(builder, value, destination, low, limit - 1)
+    result = with_element(value.type, ir.IntType(destination.bits))
     inside = builder.select(builder.fcmp_ordered(">", value, splat(value.type, low)), value, splat(value.type, low))
     below = builder.fcmp_ordered("<", value, splat(value.type, limit))
-    if destination.bits <= 16:
-        # Every value of these types is a float: clamp, convert to 32 bits, drop the upper ones.
-        inside = builder.select(below, inside, splat(value.type, limit - 1))
-        wide = builder.fptosi(inside, with_element(value.type, ir.IntType(32)))
-        converted = builder.trunc(wide, with_element(value.type, ir.IntType(destination.bits)))
-    else:
-        result = with_element(value.type, ir.IntType(destination.bits))
-        inside = builder.select(below, inside, splat(value.type, low))
-        converted = builder.fptosi(inside, result) if destination.is_signed else builder.fptoui(inside, result)
-        converted = builder.select(below, converted, splat(result, int(limit) - 1))
-    ordered = builder.fcmp_ordered("ord", value, value)
-    return builder.select(ordered, converted, splat(converted.type, 0))
+    inside = builder.select(below, inside, splat(value.type, low))
+    converted = builder.fptosi(inside, result) if destination.is_signed else builder.fptoui(inside, result)
+    converted = builder.select(below, converted, splat(result, int(limit) - 1))
+    return builder.select(builder.fcmp_ordered("ord", value, value), converted, splat(result, 0))
+
+
+def _clamped(builder: Builder, value: Value, destination: DType, low: float, high: float) -> Value:
+    """Convert to an integer whose limits are numbers of the float: NaN to 0, clamp, convert, drop the upper bits."""
+    zero, least, most = (splat(value.type, each) for each in (0.0, low, high))
+    value = builder.select(builder.fcmp_ordered("ord", value, value), value, zero)
+    value = builder.select(builder.fcmp_ordered(">", value, least), value, least)
+    value = builder.select(builder.fcmp_ordered("<", value, most), value, most)
+    word = builder.fptosi(value, with_element(value.type, ir.IntType(32)))
+    return (
+        word if destination.bits == 32 else builder.trunc(word, with_element(word.type, ir.IntType(destination.bits)))
+    )
 
 
 def _integer_to_float(builder: Builder, value: Value, source: DType, destination: DType) -> Value:
@@ -181,39 +188,44 @@ def _integer_to_float(builder: Builder, value: Value, source: DType, destination
         return round_to(builder, convert(value, single), destination)
     if source.bits == 32 and destination.bits == 32:
         return convert(value, single)
-    exact = convert(_sticky(builder, value, source) if source.bits == 64 else value, double)
+    if source.bits == 32:
+        # No NaN, so that none has to be kept.
+        exact = convert(_sticky(builder, value, source, _SINGLE_PRECISION), single)
+        return round_to(builder, exact, destination, of_own_type=True)
+    exact = convert(_sticky(builder, value, source, _DOUBLE_PRECISION), double)
     return _float_to_float(builder, exact, dtypes.f64, destination)
 
 
-def _sticky(builder: Builder, value: Value, source: DType) -> Value:
-    """A 64-bit integer that fits a double and that rounds to any narrower float as `value` does.
-
-    Beyond 2^53 the low bits are replaced by one bit that states whether any was set. Some targets convert 64-bit
-    integers to `f32` in two rounded steps, which this makes exact.
-    """
+def _sticky(builder: Builder, value: Value, source: DType, precision: int) -> Value:
+    """An integer that fits a float of `precision` bits and that rounds to a narrower float as `value` does, to one of
+    fewer than 2 * precision - source.bits bits: from 2^precision on, low bits are sticky. Some targets convert 64-bit
+    integers to `f32` in two rounded steps, which this makes exact."""
+    exact = 1 << precision
     if source.is_signed:
-        offset = builder.add(value, splat(value.type, _EXACT_IN_DOUBLE))
-        large = builder.icmp_unsigned(">", offset, splat(value.type, 2 * _EXACT_IN_DOUBLE))
+        offset = builder.add(value, splat(value.type, exact))
+        large = builder.icmp_unsigned(">", offset, splat(value.type, 2 * exact))
     else:
-        large = builder.icmp_unsigned(">", value, splat(value.type, _EXACT_IN_DOUBLE))
-    # Adding all ones carries into the bit above exactly when a low bit is set.
-    lost = builder.add(builder.and_(value, splat(value.type, _STICKY_BITS)), splat(value.type, _STICKY_BITS))
-    kept = builder.and_(builder.or_(value, lost), splat(value.type, ~_STICKY_BITS))
-    return builder.select(large, kept, value)
+        large = builder.icmp_unsigned(">", value, splat(value.type, exact))
+    return builder.select(large, _with_sticky_bits(builder, value, source.bits - precision), value)
 
 
 def _round_to_odd(builder: Builder, value: Value) -> Value:
-    """f64 to f32, an inexact result made odd, so that a later rounding to at most 22 bits sees what was lost.
+    """f64 to f32 with 13 bits after the leading one, the last of which is sticky: a later rounding to at most 11 bits
+    of precision sees what was lost. Such an f32 is exact from 2^-136 on, which is less than half of the least bf16.
 
     Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd".
     """
-    single, word = with_element(value.type, FLOAT), with_element(value.type, ir.IntType(32))
-    nearest = builder.fptrunc(value, single)
-    back = builder.fpext(nearest, value.type)
-    inexact = builder.fcmp_ordered("!=", back, value)
-    too_large = builder.fcmp_ordered(">", intrinsic(builder, "fabs", [back]), intrinsic(builder, "fabs", [value]))
-    truncated = builder.add(builder.bitcast(nearest, word), builder.sext(too_large, word))
-    return builder.bitcast(builder.or_(truncated, builder.zext(inexact, word)), single)
+    bits = builder.bitcast(value, with_element(value.type, ir.IntType(64)))
+    odd = builder.bitcast(_with_sticky_bits(builder, bits, 52 - 13), value.type)
+    return builder.fptrunc(odd, with_element(value.type, FLOAT))
+
+
+def _with_sticky_bits(builder: Builder, value: Value, count: int) -> Value:
+    """An integer with 0 in its low bits, and 1 in the bit above them if any of them was set."""
+    low = (1 << count) - 1
+    # Adding all ones carries into the bit above exactly when a low bit is set.
+    lost = builder.add(builder.and_(value, splat(value.type, low)), splat(value.type, low))
+    return builder.and_(builder.or_(value, lost), splat(value.type, ~low))
 
 
 def _rounded_to_bf16(builder: Builder, value: Value, *, keeps_nan: bool) -> Value:
