@@ -1,4 +1,4 @@
-"""Operators that models have beside products, attention and norms: data movement, convolutions, pooling, scans."""
+"""Other operators of models than matmuls, attention and norms: data movement, convolutions, pooling, `pow`."""
 
 from __future__ import annotations
 
