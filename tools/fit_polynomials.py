@@ -359,13 +359,13 @@ FITS = (
 )
 
 
-# As many values as two registers of AVX-512 hold.
-INTERVALS = 32
+# As many values as two registers of AVX-512 hold, and as one of AVX2 holds.
+INTERVALS, FEW_INTERVALS = 32, 8
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """An odd `function` on intervals of one width, from 0 on: in f32 polynomials of `degree` in the distance from the
+    """An odd `function` on `intervals` of one width, from 0 on: in f32 polynomials of `degree` in the distance from the
     points k * `spacing`, the first of `function` less that distance. `spacing` has few bits, so that these points are
     exact; of those that have, it is one where the function's first values round well. At the last of the points the
     function rounds to 1."""
@@ -374,13 +374,14 @@ class Pieces:
     formula: str
     function: Real
     slope: mpf
+    intervals: int
     spacing: mpf
     degree: int
 
     def fit(self, piece: int) -> Fit:
         reach, centre = self.spacing / 2 * mpf("1.001"), piece * self.spacing
         name, formula, degrees = self.name, self.formula, {"f32": self.degree - (piece == 0)}
-        last = piece == INTERVALS - 1
+        last = piece == self.intervals - 1
         if piece == 0:
             rest = _series_safe(lambda t: self.function(t) / t - 1, self.slope - 1)
             return Fit(name, formula, rest, lambda t: 1 / (rest(t) + 1), mpf(0), reach, degrees)
@@ -393,18 +394,19 @@ class Pieces:
     def polynomials(self) -> list[list[float]]:
         """The coefficients of each piece, constant first."""
         found: list[list[float]] = []
-        for piece in range(INTERVALS):
+        for piece in range(self.intervals):
             fit = self.fit(piece)
             values = rounded_coefficients(fit, fit.degrees["f32"], "f32")
             bits = error_bits(fit, [mpf(value) for value in values])
-            print(f"{self.name:12} piece {piece:2} relative error 2^{bits:.1f}", flush=True)
+            print(f"{self.name:12} of {self.intervals} piece {piece:2} relative error 2^{bits:.1f}", flush=True)
             found.append(values if piece else [0.0, *values])
         return found
 
 
 PIECES = (
-    Pieces("ERF", "erf, to 3.97", mpmath.erf, 2 / mpmath.sqrt(PI), mpf(1051) / 8192, 4),
-    Pieces("TANH", "tanh, to 9.17", mpmath.tanh, mpf(1), mpf(303) / 1024, 6),
+    Pieces("ERF", "erf, to 3.97", mpmath.erf, 2 / mpmath.sqrt(PI), INTERVALS, mpf(1051) / 8192, 4),
+    Pieces("ERF", "erf, to 4.03", mpmath.erf, 2 / mpmath.sqrt(PI), FEW_INTERVALS, mpf(589) / 1024, 8),
+    Pieces("TANH", "tanh, to 9.17", mpmath.tanh, mpf(1), INTERVALS, mpf(303) / 1024, 6),
 )
 
 
@@ -508,19 +510,22 @@ def lookup_lines() -> list[str]:
 
 def piece_lines() -> list[str]:
     lines = [
-        "# Width of an interval, then one coefficient of all intervals after the other, constant terms first.",
-        "PIECES: dict[str, tuple[float, tuple[tuple[float, ...], ...]]] = {",
+        "# By the number of intervals: the width of one, then coefficients, constant terms first, each of all.",
+        "PIECES: dict[str, dict[int, tuple[float, tuple[tuple[float, ...], ...]]]] = {",
     ]
-    for pieces in PIECES:
-        lines += [
-            f"    # {pieces.formula}",
-            f'    "{pieces.name}": (',
-            f"        {float(pieces.spacing)!r},",
-            "        (",
-        ]
-        for coefficients in zip(*pieces.polynomials(), strict=True):
-            lines += ["            (", *(f"                {value!r}," for value in coefficients), "            ),"]
-        lines += ["        ),", "    ),"]
+    for name in dict.fromkeys(pieces.name for pieces in PIECES):
+        lines.append(f'    "{name}": {{')
+        for pieces in (each for each in PIECES if each.name == name):
+            lines += [f"        # {pieces.formula}", f"        {pieces.intervals}: ("]
+            lines += [f"            {float(pieces.spacing)!r},", "            ("]
+            for coefficients in zip(*pieces.polynomials(), strict=True):
+                lines += [
+                    "                (",
+                    *(f"                    {value!r}," for value in coefficients),
+                    "                ),",
+                ]
+            lines += ["            ),", "        ),"]
+        lines.append("    },")
     return [*lines, "}"]
 
 

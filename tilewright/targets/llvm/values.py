@@ -146,9 +146,14 @@ def intrinsic(builder: Builder, name: str, arguments: Sequence[Value], result: i
     returned = result or first
     suffixes = [_suffix(returned)] if returned == first else [_suffix(returned), _suffix(first)]
     full_name = ".".join(["llvm", name, *suffixes])
-    function = builder.module.globals.get(full_name)
+    return _called(builder, full_name, returned, arguments)
+
+
+def _called(builder: Builder, name: str, result: ir.Type, arguments: Sequence[Value]) -> Value:
+    """Call an intrinsic by its full name."""
+    function = builder.module.globals.get(name)
     if function is None:
-        function = ir.Function(builder.module, ir.FunctionType(returned, [a.type for a in arguments]), full_name)
+        function = ir.Function(builder.module, ir.FunctionType(result, [a.type for a in arguments]), name)
     return builder.call(function, list(arguments))
 
 
@@ -348,26 +353,33 @@ class Lanes(msgspec.Struct, frozen=True):
         if width == 512:
             arguments.append(ir.Constant(ir.IntType(32), 4))  # round as set
         full_name = f"llvm.x86.avx512.mask.{name}.{'ps' if element == FLOAT else 'pd'}.{width}"
-        function = self.builder.module.globals.get(full_name)
-        if function is None:
-            type = ir.FunctionType(held, [a.type for a in arguments])
-            function = ir.Function(self.builder.module, type, full_name)
-        return self.wrap(_in_lanes(self.builder, self.builder.call(function, arguments), self.type))
+        found = _called(self.builder, full_name, held, arguments)
+        return self.wrap(_in_lanes(self.builder, found, self.type))
 
-    def can_look_up(self) -> bool:
-        """Whether the processor looks values up in two registers of 16."""
-        return has_features(self.builder, "avx512f") and self.element == "f32" and lanes_of(self.type) <= 16
+    def most_looked_up(self) -> int:
+        """How many values the processor looks up in registers, two of AVX-512 or one of AVX2; 0 where it does not."""
+        if self.element != "f32":
+            return 0
+        return 32 if has_features(self.builder, "avx512f") else 8 if has_features(self.builder, "avx2") else 0
 
     def looked_up(self, table: Sequence[float]) -> Lanes:
-        """Of 32 values the one with the number that stands in the last five bits of each lane."""
-        held, numbers = ir.VectorType(FLOAT, 16), ir.VectorType(ir.IntType(32), 16)
+        """Of 32 or of 8 values, `most_looked_up`, the one with the number that stands in the last bits of each lane."""
+        size = len(table) if len(table) == 8 else 16
+        lanes = lanes_of(self.type)
+        if lanes > size:
+            parts = [shuffle(self.builder, self.value, None, range(n, n + lanes // 2)) for n in (0, lanes // 2)]
+            low, high = (self.wrap(part).looked_up(table).value for part in parts)
+            return self.wrap(shuffle(self.builder, low, high, range(lanes)))
+        held, numbers = ir.VectorType(FLOAT, size), ir.VectorType(ir.IntType(32), size)
         index = self.builder.bitcast(_in_lanes(self.builder, self.value, held), numbers)
-        name = "llvm.x86.avx512.vpermi2var.ps.512"
-        function = self.builder.module.globals.get(name)
-        if function is None:
-            function = ir.Function(self.builder.module, ir.FunctionType(held, [held, numbers, held]), name)
-        low, high = (ir.Constant(held, [ir.Constant(FLOAT, v) for v in half]) for half in (table[:16], table[16:]))
-        found = self.builder.call(function, [low, index, high])
+        registers = [
+            ir.Constant(held, [ir.Constant(FLOAT, v) for v in table[n : n + size]]) for n in range(0, len(table), size)
+        ]
+        if len(registers) == 1:
+            found = _called(self.builder, "llvm.x86.avx2.permps", held, [registers[0], index])
+        else:
+            operands = [registers[0], index, registers[1]]
+            found = _called(self.builder, "llvm.x86.avx512.vpermi2var.ps.512", held, operands)
         return self.wrap(_in_lanes(self.builder, found, self.type))
 
     def times_plus(self, factor: Lanes | float, term: Lanes | float) -> Lanes:

@@ -1,8 +1,8 @@
 """erf and erfc.
 
-If a register holds a table, `f32` has a piecewise erf. Otherwise, up to 1, erf(x) = x + x P(x^2). Beyond, `f32` needs
-one polynomial more; `f64` takes erfc(x) = exp(-x^2) g(x), with g a polynomial in q = 1 / (x + 3) (after Schonfelder,
-"Chebyshev expansions for the error and related functions").
+Where registers hold its table, `f32` has a piecewise erf. Otherwise, up to 1, erf(x) = x + x P(x^2). Beyond, `f32`
+needs one polynomial more; `f64` takes erfc(x) = exp(-x^2) g(x), with g a polynomial in q = 1 / (x + 3) (after
+Schonfelder, "Chebyshev expansions for the error and related functions").
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from tilewright.targets.llvm.values import Lanes, exact_product, exact_sum, horner, polynomial, through_double
 from tilewright.targets.llvm.vector_math_exp import Reduced, reduce
 from tilewright.targets.llvm.vector_math_pieces import by_pieces
-from tilewright.targets.llvm.vector_math_tables import TABLES
+from tilewright.targets.llvm.vector_math_tables import PIECES, TABLES
 
 # Where erf rounds to 1, and where erfc rounds to 0.
 ERF_IS_ONE = {"f32": 4.0, "f64": 6.0}
@@ -21,7 +21,7 @@ ERF_TAIL_CENTRE, ERFC_TAIL_CENTRE = 2.5, 0.140625
 
 
 def erf(x: Lanes) -> Lanes:
-    if x.can_look_up():
+    if x.most_looked_up() in PIECES["ERF"]:
         return by_pieces(x, "ERF")
     a = x.absolute()
     square = a * a

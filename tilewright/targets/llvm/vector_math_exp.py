@@ -12,7 +12,7 @@ import msgspec
 
 from tilewright.targets.llvm.values import Lanes, exact_sum, horner, polynomial
 from tilewright.targets.llvm.vector_math_pieces import by_pieces
-from tilewright.targets.llvm.vector_math_tables import CONSTANTS, TABLES
+from tilewright.targets.llvm.vector_math_tables import CONSTANTS, PIECES, TABLES
 
 LOG2_E = math.log2(math.e)
 
@@ -194,7 +194,7 @@ def _of_one_more(e: Lanes) -> Lanes:
 
 def tanh(x: Lanes) -> Lanes:
     """m / (m + 2) for m = expm1(2|x|), as m/2 - m/2 m/(m + 2) where m is small, which rounds better."""
-    if x.can_look_up():
+    if x.most_looked_up() in PIECES["TANH"]:
         return by_pieces(x, "TANH")
     layout = FORMATS[x.element]
     reduced = reduce((x.absolute() * 2.0).at_most(layout.saturated))

@@ -1,4 +1,4 @@
-"""Odd functions that level off at 1, by polynomials on 32 intervals whose coefficients are looked up in registers."""
+"""Odd functions that level off at 1, by polynomials on intervals whose coefficients are looked up in registers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ ROUND = 1.5 * 2.0**23
 
 
 def by_pieces(x: Lanes, name: str) -> Lanes:
-    """The function of the table `name`, where `x.can_look_up()`."""
-    spacing, coefficients = PIECES[name]
+    """The function of the table `name`, of as many intervals as `x.most_looked_up()`."""
+    spacing, coefficients = PIECES[name][x.most_looked_up()]
     inside = x.absolute().at_most(spacing * (len(coefficients[0]) - 1))
     shifted = inside.times_plus(1 / spacing, ROUND)
     n = shifted - ROUND

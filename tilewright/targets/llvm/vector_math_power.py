@@ -94,7 +94,7 @@ def power(x: Lanes, y: Lanes) -> Lanes:
     if not x.can_scale():
         result = _power_of_absolute(a, y)
     else:
-        result = looked_up_power(a, y) if x.can_look_up() else _positive_power(a, clamped_to_finite(y))
+        result = looked_up_power(a, y) if x.most_looked_up() == 32 else _positive_power(a, clamped_to_finite(y))
     integral = _truncated(y).equals(y)
     half = y * 0.5
     odd = integral & half.wrap(half.builder.fcmp_ordered("!=", _truncated(half).value, half.value))
