@@ -29,6 +29,7 @@ from tilewright.api.stages import (
     argument_names,
     leaf_type,
     read_call,
+    rebuilt_from,
     root_of,
 )
 from tilewright.api.views import View, view_of
@@ -270,7 +271,7 @@ class JitFunction:
             options, function = executable.settled
             if sharing is not None:
                 function = sharing.around(function)
-            self._latest = _Latest(options, function, len(args), _rebuilt_from(result))
+            self._latest = _Latest(options, function, len(args), rebuilt_from(result))
         return build(result, results if sharing is None else [sharing.restore(array) for array in results])
 
     def lower(self, *args: object, **kwargs: object) -> Lowered:
@@ -458,12 +459,6 @@ class JitFunction:
                     ArgumentError(message, help=f"the parameters are {', '.join(self._parameters) or 'none'}")
                 )
         return frozenset(names)
-
-
-def _rebuilt_from(result: Structure) -> Structure:
-    """The structure to build from what a native function gives: a leaf where it is the tuple that is given."""
-    is_given = result.kind is tuple and len(result.children) > 1 and all(child is LEAF for child in result.children)
-    return LEAF if is_given else result
 
 
 def _checked_schedule(schedule: object) -> Request:

@@ -13,6 +13,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tilewright.api.array import Array, located
 from tilewright.api.complex_array import ComplexArray
 from tilewright.errors import ArgumentError
@@ -65,10 +67,13 @@ def flatten(tree: Any, leaves: list[Any], depth: int = 0) -> Structure:
     Raises:
         ArgumentError: containers are nested too deeply, or hold themselves.
     """
+    kind = _kind_of(tree)
+    if kind is np.ndarray:
+        leaves.append(tree)
+        return LEAF
     if depth > MAX_DEPTH:
         message = f"containers are nested more than {MAX_DEPTH} deep"
         raise located(ArgumentError(message, help="put the arrays into one list or dict"))
-    kind = _kind_of(tree)
     if kind is tuple or kind is list:
         return Structure(kind, tuple(range(len(tree))), tuple([flatten(child, leaves, depth + 1) for child in tree]))
     if kind is dict or kind is OrderedDict:

@@ -24,9 +24,13 @@ from tilewright.errors import (
     TilewrightError,
     UnsupportedOnTargetError,
 )
+from tilewright.events import capturing
 from tilewright.frontend import tracing
 from tilewright.frontend.identity import StaticValue
+from tilewright.options import Options, current
 from tilewright.primitives import ArrayType, check_limits
+from tilewright.runtime.cpu.native import MISMATCH
+from tilewright.runtime.program_file import UNSETTLED
 from tilewright.targets.base import Executable, target_named
 
 Tensor = np.ndarray[Any, Any]
@@ -281,6 +285,12 @@ def leaf_type(leaf: Leaf) -> ArrayType:
     return ArrayType(shape, element_or_complex_type(dtype))
 
 
+def rebuilt_from(result: Structure) -> Structure:
+    """The structure to build from what a native function gives: a leaf where it is the tuple that is given."""
+    is_given = result.kind is tuple and len(result.children) > 1 and all(child is LEAF for child in result.children)
+    return LEAF if is_given else result
+
+
 @dataclass(frozen=True, repr=False)
 class Lowered(LoweredProgram["Compiled"]):
     """A traced function.
@@ -308,6 +318,8 @@ class Compiled(CompiledProgram):
     """A traced function compiled for one signature and one target."""
 
     lowered: Lowered
+    # The options under which the function below serves calls of arrays by position, and what it makes of its results.
+    _plain: ClassVar[tuple[Options | None, Callable[..., Any], Structure]] = (*UNSETTLED, LEAF)
 
     def inputs_of(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[Any]:
         arrays = list(self._checked(args, kwargs).arrays)
@@ -323,7 +335,24 @@ class Compiled(CompiledProgram):
         Raises:
             ArgumentError, ShapeError, DTypeError: the arguments are others.
         """
-        return self.run(self._checked(args, kwargs))
+        options, function, structure = self._plain
+        if options is current() and not kwargs and len(args) == len(self.lowered.names) and not capturing():
+            result = function(*args)
+            if result is not MISMATCH:
+                return result if structure is LEAF else build(structure, result)
+        call = self._checked(args, kwargs)
+        result = self.run(call)
+        if self._is_plain(call):
+            object.__setattr__(self, "_plain", (*self.executable.settled, rebuilt_from(self.lowered.result)))
+        return result
+
+    def _is_plain(self, call: Call) -> bool:
+        """Whether the native function gives what a call like this one gives; it checks its arguments itself, and gives
+        one array bare that the program gives in a container."""
+        lowered = self.lowered
+        is_bare = lowered.result is LEAF or len(lowered.graph.outputs) != 1
+        as_given = not (call.signature.static or lowered.donated or lowered.complex_results)
+        return is_bare and as_given and call.plain_types() is not None
 
     def _checked(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Call:
         call = self.lowered.read(args, kwargs)

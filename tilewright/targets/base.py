@@ -263,4 +263,9 @@ def target_named(text: str) -> tuple[Target, str]:
     if not _is_built_in(name):
         known = ", ".join((*built_in(), *_REGISTERED))
         raise TargetError(f"there is no target `{text}`", help=f"use {known}, or one with a machine: TARGET:MACHINE")
-    return importlib.import_module(f"tilewright.targets.{name}").TARGET, machine_name
+    return _target_of_package(name), machine_name
+
+
+@cache
+def _target_of_package(name: str) -> Target:
+    return importlib.import_module(f"tilewright.targets.{name}").TARGET

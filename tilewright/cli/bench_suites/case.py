@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
+# An array of the library that a function is for.
+LibraryArray: TypeAlias = Any
+
 # For each library, a function of its module and one, two or three arrays.
 UnaryPeers: TypeAlias = dict[str, Callable[[Any, Any], Any]]
 BinaryPeers: TypeAlias = dict[str, Callable[[Any, Any, Any], Any]]

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
 import tilewright as tw
-from tilewright.cli.bench_suites.case import Array, BinaryPeers, Case, TernaryPeers, UnaryPeers, error_bound, normal
+from tilewright.cli.bench_suites.case import (
+    Array,
+    BinaryPeers,
+    Case,
+    LibraryArray,
+    TernaryPeers,
+    UnaryPeers,
+    error_bound,
+    normal,
+)
 from tilewright.cli.bench_suites.ops import moving, sizes
 
 _LIBRARIES: tuple[str, ...] = ("numpy", "torch", "jax")
@@ -44,13 +53,13 @@ def _joining(count: int, shape: tuple[int, int], axis: int) -> Case:
     def join(*arrays: tw.Array) -> tw.Array:
         return tw.concat(arrays, axis=axis)
 
-    def of_numpy(numpy: Any, *arrays: Any) -> Any:
+    def of_numpy(numpy: ModuleType, *arrays: LibraryArray) -> LibraryArray:
         return numpy.concatenate(arrays, axis)
 
-    def of_torch(torch: Any, *arrays: Any) -> Any:
+    def of_torch(torch: ModuleType, *arrays: LibraryArray) -> LibraryArray:
         return torch.cat(arrays, axis)
 
-    def of_jax(jax: Any, *arrays: Any) -> Any:
+    def of_jax(jax: ModuleType, *arrays: LibraryArray) -> LibraryArray:
         return jax.numpy.concatenate(arrays, axis)
 
     peers = {"numpy": of_numpy, "torch": of_torch, "jax": of_jax}
@@ -64,7 +73,7 @@ def _part(rows: int, columns: int) -> Case:
     def part(x: tw.Array) -> tw.Array:
         return x[::2, ::3] + 1
 
-    def function(library: Any, x: Any) -> Any:
+    def function(library: ModuleType, x: LibraryArray) -> LibraryArray:
         return x[::2, ::3] + 1
 
     peers = dict.fromkeys(_LIBRARIES, function)
@@ -127,13 +136,13 @@ def _images(count: int, side: int) -> Case:
     def inputs(generator: np.random.Generator) -> tuple[Array, ...]:
         return (generator.integers(0, 256, shape, np.uint8),)
 
-    def of_torch(torch: Any, x: Any) -> Any:
+    def of_torch(torch: ModuleType, x: LibraryArray) -> LibraryArray:
         return ((x.permute(0, 3, 1, 2).to(torch.float32) - 127.5) * 0.0078125).contiguous()
 
-    def of_numpy(numpy: Any, x: Any) -> Any:
+    def of_numpy(numpy: ModuleType, x: LibraryArray) -> LibraryArray:
         return numpy.ascontiguousarray((x.transpose(0, 3, 1, 2).astype(numpy.float32) - 127.5) * 0.0078125)
 
-    def of_jax(jax: Any, x: Any) -> Any:
+    def of_jax(jax: ModuleType, x: LibraryArray) -> LibraryArray:
         return (x.transpose(0, 3, 1, 2).astype("float32") - 127.5) * 0.0078125
 
     return moving(
@@ -180,13 +189,13 @@ def _convolution(kind: str, batch: int, channels: int, side: int, *, groups: int
     def convolve(x: tw.Array, w: tw.Array) -> tw.Array:
         return tw.nn.conv(x, w, stride=stride, padding=1, groups=groups)
 
-    def of_torch(torch: Any, x: Any, w: Any) -> Any:
+    def of_torch(torch: ModuleType, x: LibraryArray, w: LibraryArray) -> LibraryArray:
         return torch.nn.functional.conv2d(x, w, stride=stride, padding=1, groups=groups)
 
-    def of_jax(jax: Any, x: Any, w: Any) -> Any:
+    def of_jax(jax: ModuleType, x: LibraryArray, w: LibraryArray) -> LibraryArray:
         return jax.lax.conv_general_dilated(x, w, (stride, stride), ((1, 1), (1, 1)), feature_group_count=groups)
 
-    def reference(numpy: Any, x: Array, w: Array) -> Array:
+    def reference(numpy: ModuleType, x: Array, w: Array) -> Array:
         padded = numpy.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
         windows = numpy.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))[:, :, ::stride, ::stride]
         windows = windows.reshape(batch, groups, channels // groups, *windows.shape[2:])
@@ -216,15 +225,15 @@ def _pooling(channels: int, side: int) -> Case:
     def pool(x: tw.Array) -> tw.Array:
         return tw.nn.max_pool(x, 3, stride=2, padding=1)
 
-    def reference(numpy: Any, x: Array) -> Array:
+    def reference(numpy: ModuleType, x: Array) -> Array:
         padded = numpy.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-numpy.inf)
         windows = numpy.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
         return windows[:, :, ::2, ::2].max((-2, -1))
 
-    def of_torch(torch: Any, x: Any) -> Any:
+    def of_torch(torch: ModuleType, x: LibraryArray) -> LibraryArray:
         return torch.nn.functional.max_pool2d(x, 3, 2, 1)
 
-    def of_jax(jax: Any, x: Any) -> Any:
+    def of_jax(jax: ModuleType, x: LibraryArray) -> LibraryArray:
         around = ((0, 0), (0, 0), (1, 1), (1, 1))
         return jax.lax.reduce_window(x, -math.inf, jax.lax.max, (1, 1, 3, 3), (1, 1, 2, 2), around)
 
@@ -250,7 +259,7 @@ def _powers(size: int) -> Case:
         base, exponent = normal((size,), (size,))(generator)
         return np.abs(base) + np.float32(0.01), exponent
 
-    def function(library: Any, x: Any, y: Any) -> Any:
+    def function(library: ModuleType, x: LibraryArray, y: LibraryArray) -> LibraryArray:
         return x**y
 
     more = {"flops": float(size), "bytes": 12.0 * size, "tolerance": error_bound(4), "make_inputs": inputs}
@@ -265,7 +274,7 @@ def _quotients(size: int) -> Case:
     def inputs(generator: np.random.Generator) -> tuple[Array, ...]:
         return (generator.integers(-(2**31), 2**31, size, np.int32),)
 
-    def function(library: Any, x: Any) -> Any:
+    def function(library: ModuleType, x: LibraryArray) -> LibraryArray:
         return x // 7
 
     peers = dict.fromkeys(_LIBRARIES, function)

@@ -1,8 +1,8 @@
 """erf and erfc.
 
-Where registers hold its table, `f32` has a piecewise erf. Otherwise, up to 1, erf(x) = x + x P(x^2). Beyond, `f32`
-needs one polynomial more; `f64` takes erfc(x) = exp(-x^2) g(x), with g a polynomial in q = 1 / (x + 3) (after
-Schonfelder, "Chebyshev expansions for the error and related functions").
+Up to 1, erf(x) = x + x P(x^2), unless registers hold a table: then `f32` has a piecewise erf. Beyond, `f32` needs one
+polynomial more; `f64` takes erfc(x) = exp(-x^2) g(x), with g a polynomial in q = 1 / (x + 3) (after Schonfelder,
+"Chebyshev expansions for the error and related functions").
 """
 
 from __future__ import annotations
