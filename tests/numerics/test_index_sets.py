@@ -275,6 +275,31 @@ def test_whole_vectors_a_stride_apart_are_loaded_without_a_mask(function: Any, d
     assert not any("gather" in body or "masked" in body for body in loop_bodies)
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("target", ["cpu:x86-64-v3", "cpu:x86-64-v4"])
+def test_windows_that_are_inside_of_a_padded_image_have_no_masks(stride: int, target: str) -> None:
+    """Only the vectors at the ends of a row meet the padding."""
+    text = kernel_text(lambda x: tw.nn.max_pool(x, 3, stride=stride, padding=1), (1, 8, 224, 224), target=target)
+    loop_bodies = re.findall(r"\nv\d\S*body\S*:\n((?:  .+\n)*)", text)
+    assert loop_bodies
+    assert not any(re.search(r"icmp ult <\d+ x", body) for body in loop_bodies)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "u1", "f2"])
+@pytest.mark.parametrize("padding", [(0, 1), (1, 0), (2, 2), (5, 9)])
+def test_windows_of_padded_rows(padding: tuple[int, int], dtype: str) -> None:
+    """Rows of as many vectors that each end has code of its own, of more and of fewer."""
+    for columns in (7, 31, 64, 65, 130, 500):
+        x = drawn((2, 5, columns), dtype)
+        for stride in (1, 2, 3):
+            widths = ((0, 0), (0, 0), padding)
+            lowest = np.iinfo(dtype).min if np.dtype(dtype).kind in "ui" else -np.inf
+            windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, widths, constant_values=lowest), 3, axis=2)
+            expected = windows[:, :, ::stride].max(-1)
+            found = tw.jit(lambda x, s=stride: tw.nn.max_pool(x, 3, stride=s, padding=(padding,)))(x)
+            np.testing.assert_array_equal(found, expected)
+
+
 def test_masks_of_short_rows_are_constants():
     program = tw.jit(lambda x: tw.pad(x, ((1, 1), (1, 1)))).lower(tw.ShapeDtype((1000, 16), tw.f32))
     assert "vpcmpgtq" not in program.compile("cpu:x86-64-v3").asm()

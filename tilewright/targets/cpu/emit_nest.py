@@ -48,6 +48,7 @@ from tilewright.targets.cpu.nest_plan import (
 from tilewright.targets.cpu.nest_position import Position
 from tilewright.targets.cpu.past_caches import begin_with_lines, stores_past_caches
 from tilewright.targets.cpu.transposed_loads import can_transpose
+from tilewright.targets.cpu.vector_runs import open_vectors, runs_of_vectors
 from tilewright.targets.llvm.conversions import emit_cast, load_form, narrow, register_form, round_to, widen
 from tilewright.targets.llvm.functions import emit_function
 from tilewright.targets.llvm.values import Builder, Value, has_features, lanes_of, splat
@@ -237,15 +238,10 @@ class NestEmitter:
         end = self._extents[dim] if end is None else end
         extent = subtract(self.builder, end, begin)
         known, whole = static(extent), add(self.builder, begin, self._whole(extent))
-        if self.sets.has_constant_masks(dim, static(start), static(whole)):
-            for index in range(static(start) or 0, static(whole) or 0, lanes):
-                with self._scope():
-                    self.position.index[dim] = i64(index)
+        if static(whole) != static(start) or static(whole) is None:
+            for run in runs_of_vectors(self.memory, dim, start, whole):
+                with open_vectors(self.memory, dim, *run), self._scope():
                     body()
-        elif static(whole) != static(start) or static(whole) is None:
-            with loop(self.builder, start, whole, lanes, f"v{dim}", hidden=True) as index, self._scope():
-                self.position.index[dim] = index
-                body()
         if known is not None and known % lanes == 0:
             return
         remaining = self.builder.sub(end, whole) if known is None else i64(known % lanes)
@@ -254,7 +250,10 @@ class NestEmitter:
             self.position.mask = first_lanes(self.builder, remaining, lanes).lanes
             self.position.tail = known % lanes if known is not None else None
             self.position.count = remaining
+            if known is not None and (first := static(whole)) is not None:
+                self.position.spans[dim] = first, first + known % lanes - 1
             body()
+            self.position.spans.pop(dim, None)
             self.position.mask = self.position.tail = self.position.count = None
 
     def _unrolled_loop(self, level: int, dim: int) -> Value:
@@ -338,7 +337,8 @@ class NestEmitter:
             owner = item[0].owner
             if isinstance(owner, tile.ReduceOp) or self._below_reduce(item) or self._moves_in_block(item):
                 continue
-            if self.plan.level(item) == level and self._find(item) is None and self._worth_hoisting(owner):
+            is_cheap = isinstance(owner, tile.FullOp | tile.BroadcastOp)
+            if self.plan.level(item) == level and self._find(item) is None and not is_cheap:
                 self.value(*item)
 
     def _needed_items(self) -> Collection[Item]:
@@ -355,9 +355,6 @@ class NestEmitter:
         """Whether an item has a value for each position of the open block."""
         dim = max(self.plan.reduced) if self.plan.adds_blocks else self.plan.turned_dim
         return self.position.block is not None and dim in self.plan.dependences[item]
-
-    def _worth_hoisting(self, owner: object) -> bool:
-        return not isinstance(owner, tile.FullOp | tile.BroadcastOp)
 
     def _below_reduce(self, item: Item) -> bool:
         """Items computed from a reduction's result have to wait for it."""
@@ -549,7 +546,7 @@ class NestEmitter:
 
     def _uncomputed_operands(self, item: Item) -> Sequence[Item]:
         """The items that are computed before an item; none where a register holds it."""
-        if item in self._turned or self._find(item) is not None:
+        if item in self._turned or self._find(item) is not None or self.memory.comparison(item) is not None:
             return ()
         return () if isinstance(item[0].owner, tile.ReduceOp) else self.sets.taken(item, self.position.parts)
 
@@ -565,6 +562,8 @@ class NestEmitter:
         chosen = self.sets.chosen((value, at), self.position.parts)
         if chosen is not None:
             return self.value(*chosen)
+        if (comparison := self.memory.comparison((value, at))) is not None:
+            return self.memory.compared(comparison)
         if isinstance(op, tile.IotaOp):
             return self.memory.expression(op.map.results[0], at, list(op.symbols))
         if isinstance(op, tile.FillPaddingOp):

@@ -206,7 +206,7 @@ class IndexSets(msgspec.Struct, eq=False):
         return 1 < (end - first) // plan.lanes <= MOST_VECTORS and any(
             comparison.difference.coefficient(dim) != 0
             for item in plan.dependences
-            if (comparison := _comparison(plan, item)) is not None
+            if (comparison := comparison_of(plan, item)) is not None
         )
 
     def _open_conditions(self, parts: Mapping[int, int]) -> Iterator[Item]:
@@ -354,7 +354,7 @@ def _compares_positions(plan: NestPlan, condition: Item) -> bool:
     parts = _parts(plan, condition)
     if parts:
         return all(_compares_positions(plan, part) for part in parts)
-    return _comparison(plan, condition) is not None
+    return comparison_of(plan, condition) is not None
 
 
 def _is_too_large(sets: IndexSets) -> bool:
@@ -406,7 +406,7 @@ def _comparisons(plan: NestPlan, condition: Item) -> dict[Item, Comparison]:
     """The comparisons of positions that a condition is a conjunction or disjunction of."""
     found: dict[Item, Comparison] = {}
     for item in producers_first([condition], lambda item: _parts(plan, item)):
-        comparison = _comparison(plan, item)
+        comparison = comparison_of(plan, item)
         if comparison is not None:
             found[item] = comparison
     return found
@@ -418,7 +418,8 @@ def _parts(plan: NestPlan, item: Item) -> Sequence[Item]:
     return operands_of(plan, item) if joins or isinstance(op, _MOVES) else ()
 
 
-def _comparison(plan: NestPlan, item: Item) -> Comparison | None:
+def comparison_of(plan: NestPlan, item: Item) -> Comparison | None:
+    """The comparison of positions that an item is, if it is one."""
     value, at = item
     op = value.owner
     if not isinstance(op, tile.MapOp) or op.fn not in _COMPARISONS:

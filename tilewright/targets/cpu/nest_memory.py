@@ -17,7 +17,7 @@ from tilewright.dtypes import DType
 from tilewright.passes.affine_access import Access, Form, Indices, access_of, address_terms, linear_form
 from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.first_lanes import load_first, store_first
-from tilewright.targets.cpu.index_sets import IndexSets, Linear
+from tilewright.targets.cpu.index_sets import Comparison, IndexSets, Linear, Term, comparison_of
 from tilewright.targets.cpu.lane_loads import load_lanes
 from tilewright.targets.cpu.loops import (
     I1,
@@ -42,7 +42,7 @@ from tilewright.targets.cpu.loops import (
 from tilewright.targets.cpu.masked_memory import scatter, store_first_lane
 from tilewright.targets.cpu.nest_addresses import NestAddresses
 from tilewright.targets.cpu.nest_guards import Guard, common_guards, guard_of
-from tilewright.targets.cpu.nest_plan import NestPlan, is_place, lanes_vary
+from tilewright.targets.cpu.nest_plan import Item, NestPlan, is_place, lanes_vary
 from tilewright.targets.cpu.nest_position import Position
 from tilewright.targets.cpu.nest_prefetches import NestPrefetches
 from tilewright.targets.cpu.past_caches import outgrows_cache, store_past_caches
@@ -139,7 +139,7 @@ class NestMemory:
         return self.builder.add(base, lane_numbers(I64, self.plan.lanes))
 
     def linear(self, linear: Linear) -> Value:
-        """The value of a linear expression of index scalars, scalar tiles and loops that do not move along vectors."""
+        """The value of a linear expression of index scalars, scalar tiles and loops, for the first lane of a vector."""
         total: Value = i64(linear.constant)
         for term, coefficient in linear.terms:
             value = self.position.index[term] if isinstance(term, int) else self._symbol(*term)
@@ -272,7 +272,12 @@ class NestMemory:
     def _check(self, found: Access, position: int) -> Value:
         """Whether lanes are inside the ref along one dimension."""
         size, form, dim = found.type.shape[position], found.forms[position], self.plan.vector_dim
-        if form is None or found.varying_lanes(position) or (dim is not None and form.coefficient(dim)):
+        if form is None or found.varying_lanes(position):
+            return self._below(self._coordinate(found, position), size)
+        stride = 0 if dim is None else form.coefficient(dim)
+        if stride and self._is_small(form, found):
+            return self._below(self._positions(self.form_value(form, found.symbols), stride), min(size, SMALL))
+        if stride:
             return self._below(self._coordinate(found, position), size)
         terms = self._terms(form, found.symbols)
         key = (form.constant, tuple(terms), size)
@@ -280,6 +285,37 @@ class NestMemory:
             with where_known(self.builder, *(value for value, _ in terms)):
                 self._checks[key] = self._below(self._total(form.constant, terms), size)
         return self._checks[key]
+
+    def _positions(self, first: Value, stride: int) -> Value:
+        """The positions of all lanes from that of the first one, as wide as masks are: 64 bits, if that many lanes of
+        them fit a vector, otherwise 32."""
+        lanes = self.plan.lanes
+        is_wide = lanes * I64.width <= 8 * self.context.machine.vector.bytes
+        first = first if is_wide else self.builder.trunc(first, I32)
+        steps = ir.Constant(ir.VectorType(first.type, lanes), [lane * stride for lane in range(lanes)])
+        return self.builder.add(broadcast(self.builder, first, lanes), steps)
+
+    def comparison(self, item: Item) -> Comparison | None:
+        """The comparison of positions that an item is, if these differ from lane to lane and 32 bits hold them."""
+        found, dim = comparison_of(self.plan, item), self.plan.vector_dim
+        if found is None or dim is None or not found.difference.coefficient(dim):
+            return None
+        extents = [(self._extent(term), factor) for term, factor in found.difference.terms]
+        spread = sum(SMALL if extent is None else abs(factor) * extent for extent, factor in extents)
+        return found if spread + abs(found.difference.constant) + abs(found.bound) < SMALL else None
+
+    def _extent(self, term: Term) -> int | None:
+        """The bound of a term of a position; None where it is not known."""
+        if isinstance(term, int):
+            return self.plan.space[term]
+        return self.context.bound(term[0]) if is_place(term[0]) else None
+
+    def compared(self, comparison: Comparison) -> Value:
+        """Whether a comparison of positions holds in each lane."""
+        stride = comparison.difference.coefficient(self.plan.vector_dim or 0)
+        positions = self._positions(self.linear(comparison.difference), stride)
+        bound = splat(positions.type, comparison.bound)
+        return self.builder.icmp_signed("<" if comparison.is_below else ">=", positions, bound)
 
     def _below(self, coordinate: Value, size: int) -> Value:
         # One unsigned comparison covers both ends.
@@ -299,6 +335,16 @@ class NestMemory:
                 result.append(position)
         return result
 
+    def unsure_loads(self, dim: int, start: int, end: int) -> int:
+        """How many loads of the open parts of loops may be outside from one index along a dim to another, counted for
+        each dimension of a ref."""
+        self.position.spans[dim] = (start, end - 1)
+        needed = self.sets.needed(self.position.parts) if self.position.parts else self.plan.dependences
+        loads = [(value.owner, at) for value, at in needed if dim in self.plan.dependences[value, at]]
+        found = [self._unsure(self.plan.access(op, at)) for op, at in loads if isinstance(op, tile.LoadOp)]
+        del self.position.spans[dim]
+        return sum(map(len, found))
+
     def _is_clipped(self, form: Form | None, found: Access, size: int) -> bool:
         """Whether positions that matter keep a coordinate below `size`."""
         bound = self.context.bound
@@ -315,11 +361,11 @@ class NestMemory:
 
     def _form_range(self, form: Form, found: Access) -> tuple[int, int]:
         low = high = form.constant
-        spans = [(c, self.plan.space[d] - 1) for d, c in form.dims]
-        spans += [(c, self.context.bound(found.symbols[s]) - 1) for s, c in form.symbols]
-        for coefficient, last in spans:
-            low += min(0, coefficient * last)
-            high += max(0, coefficient * last)
+        spans = [(c, self.position.spans.get(d, (0, self.plan.space[d] - 1))) for d, c in form.dims]
+        spans += [(c, (0, self.context.bound(found.symbols[s]) - 1)) for s, c in form.symbols]
+        for coefficient, (first, last) in spans:
+            low += min(coefficient * first, coefficient * last)
+            high += max(coefficient * first, coefficient * last)
         return low, high
 
     def _nonlinear_range(self, found: Access, position: int) -> tuple[int, int]:

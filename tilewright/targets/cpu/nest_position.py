@@ -8,10 +8,12 @@ from tilewright.targets.llvm.values import Value
 
 
 class Position(msgspec.Struct, eq=False):
-    """The position of emission: the index of every open loop, which part of a cut loop it is, the active lanes."""
+    """The position of emission: the index of every open loop, which part of a cut loop it is, from where to where
+    it goes if that is not all of a dim, the active lanes."""
 
     index: dict[int, Value] = msgspec.field(default_factory=dict)
     parts: dict[int, int] = msgspec.field(default_factory=dict[int, int])
+    spans: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict[int, tuple[int, int]])
     mask: Value | None = None  # None when all lanes are on
     tail: int | None = None  # how many lanes `mask` lets through, where that is known
     count: Value | None = None  # how many lanes `mask` lets through
