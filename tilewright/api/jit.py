@@ -149,7 +149,7 @@ class JitFunction:
         self._function = function
         self._target = checked_target(target)
         self._name = getattr(function, "__name__", type(function).__name__)
-        self._parameters, self._positional = _parameters(function)
+        self._parameters, self._positional, self._unnamed = _parameters(function)
         self._static = self._checked("static_argnames", static)
         self._donate = self._checked("donate", donate)
         self._dynamic = tuple(name for name in self._positional if name not in self._static)
@@ -186,6 +186,8 @@ class JitFunction:
         """
         if tracing.is_tracing():
             return self._function(*args, **kwargs)
+        if kwargs:
+            args, kwargs = self._by_position(args, kwargs)
         try:
             options = current()
             latest = self._latest
@@ -280,7 +282,19 @@ class JitFunction:
         Raises:
             TilewrightError: the arguments cannot be traced, or the function has a mistake.
         """
+        args, kwargs = self._by_position(args, kwargs)
         return self._trace(self._read(args, kwargs), args, kwargs)
+
+    def _by_position(
+        self, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
+        """The arguments of a call, all by position if those with names are the next parameters, in any order: one
+        program serves both forms."""
+        given = len(args)
+        names = self._positional[given : given + len(kwargs)]
+        if not kwargs or given < self._unnamed or len(names) < len(kwargs) or not all(name in kwargs for name in names):
+            return args, kwargs
+        return (*args, *[kwargs[name] for name in names]), {}
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
@@ -349,7 +363,7 @@ class JitFunction:
             self._by_arrays[key[1], *types] = (compiled.executable, compiled.lowered.result)
 
     def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        args, kwargs, static = self._without_static(args, kwargs)
+        args, kwargs, static = self._without_static(*self._by_position(args, kwargs))
         try:
             values = tuple([(name, StaticValue(value)) for name, value in static.items()])
             call = read_call(args, kwargs, values, self._dynamic)
@@ -473,12 +487,13 @@ def _complex_with_dims() -> TilewrightError:
     return DTypeError(message, help="pass their parts as an array of floats with a last axis of 2")
 
 
-def _parameters(function: Callable[..., object]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the parameters: all, and those that may be positional."""
+def _parameters(function: Callable[..., object]) -> tuple[tuple[str, ...], tuple[str, ...], int]:
+    """Names of the parameters: all, and those that may be positional; how many of these, the first ones, have to be."""
     parameters = inspect.signature(function).parameters.values()
-    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    unnamed = [p.name for p in parameters if p.kind == p.POSITIONAL_ONLY]
+    positional = [*unnamed, *(p.name for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD)]
     keyword = [p.name for p in parameters if p.kind == p.KEYWORD_ONLY]
-    return (*positional, *keyword), tuple(positional)
+    return (*positional, *keyword), tuple(positional), len(unnamed)
 
 
 def _typed(name: str, leaf: Leaf) -> ArrayType:

@@ -41,6 +41,33 @@ class Counting:
         return self._function(*args, **kwargs)
 
 
+def test_named_arguments_share_the_program_of_positional_ones() -> None:
+    traced: list[str] = []
+
+    def difference(x: Any, y: Any, *, scale: float | None = None) -> Any:
+        traced.append("once more")
+        return x - y if scale is None else (x - y) * scale
+
+    f = tw.jit(difference)
+    x, y = np.arange(6, dtype=np.float32), np.ones(6, np.float32)
+    for found in (f(x, y), f(x, y=y), f(x=x, y=y), f(y=y, x=x)):
+        np.testing.assert_array_equal(found, x - y)
+    assert len(traced) == 1
+    np.testing.assert_array_equal(f(x, y=y, scale=2.0), (x - y) * 2)
+    np.testing.assert_array_equal(f(y=y, x=x, scale=2.0), (x - y) * 2)
+    compiled = f.lower(x, y=y).compile()
+    for found in (compiled(x, y), compiled(x, y=y), compiled(y=y, x=x)):
+        np.testing.assert_array_equal(found, x - y)
+
+
+def test_names_of_positional_parameters_are_no_keywords() -> None:
+    f = tw.jit(lambda x, /, y: x - y)
+    x = np.ones(3, np.float32)
+    np.testing.assert_array_equal(f(x, y=x), x - x)
+    with pytest.raises(TypeError):
+        f(x=x, y=x)
+
+
 def test_one_trace_per_signature():
     counted = Counting(lambda x, y: x + y)
     f = tw.jit(counted, target="interp")

@@ -23,7 +23,8 @@ def runs_of_vectors(memory: NestMemory, dim: int, start: Value, end: Value) -> l
         return [(start, end)]
     if memory.sets.has_constant_masks(dim, first, last):
         return [(i64(n), i64(n + lanes)) for n in range(first, last, lanes)]
-    if (last - first) // lanes < LEAST_VECTORS or len(memory.plan.dependences) > MOST_ITEMS:
+    is_short = (last - first) // lanes < LEAST_VECTORS
+    if is_short or len(memory.plan.dependences) > MOST_ITEMS or not memory.unsure_loads(dim, first, last):
         return [(start, end)]
     ends = [(first + before * lanes, last - after * lanes) for before, after in _ENDS]
     low, high = min(ends, key=lambda inner: (memory.unsure_loads(dim, *inner), ends.index(inner)))
