@@ -175,7 +175,7 @@ def reads_along_depth(group: array.FusedOp, op: array.ContractOp) -> bool:
 
 def _lies_along(value: SSAValue, dim: int) -> bool:
     """Whether a value is an array of the group, seen through transposes, whose neighbours in memory are those along a
-    dim: such a left operand is read in place."""
+    dim, but for dims of one element: such a left operand is read in place."""
     while isinstance(value.owner, array.TransposeOp | array.UnfoldOp):
         op, (inner,) = value.owner, value.owner.operands
         if isinstance(op, array.TransposeOp):
@@ -187,7 +187,7 @@ def _lies_along(value: SSAValue, dim: int) -> bool:
         else:
             dim = op.axis
         value = inner
-    return isinstance(value, BlockArgument) and dim == array_type(value).rank - 1
+    return isinstance(value, BlockArgument) and math.prod(array_type(value).shape[dim + 1 :]) == 1
 
 
 def reads_array(group: array.FusedOp, op: array.ContractOp) -> bool:
