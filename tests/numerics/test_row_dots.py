@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -88,3 +90,19 @@ def test_machines_of_other_lanes_have_code(machine: str) -> None:
     for rows, dtype in ((1, "float32"), (3, "float64"), (4, "int64"), (4, "float64"), (7, "float32")):
         x, w = (np.zeros((n, 128), dtype) for n in (rows, 17))
         assert product.lower(x, w).compile(f"cpu:{machine}").asm()
+
+
+@pytest.mark.parametrize("depth", [64, 1000, 7167])
+@pytest.mark.parametrize("rows", [64, 333])
+def test_a_matrix_times_a_column_reads_the_matrix_in_place(rows: int, depth: int) -> None:
+    """The column's one element a row is a dim of size 1 inside the depth, which may be no multiple of a vector."""
+    generator = np.random.default_rng(depth)
+    x, w = generator.random((rows, depth), dtype=np.float32), generator.random((depth, 1), dtype=np.float32)
+    with tw.options(threads=2):
+        program = by_columns.lower(x, w).compile()
+        text = program.ir("scheduled")
+        assert "scheduled.barrier" not in text
+        buffers = re.findall(r"scheduled.alloc\(\) : !tile.ref<tensor<(\d+)x(\d+)xf32", text)
+        assert buffers
+        assert all("1" in sizes for sizes in buffers)
+        np.testing.assert_allclose(program(x, w), x.astype(np.float64) @ w.astype(np.float64), rtol=1e-5)

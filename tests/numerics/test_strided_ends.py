@@ -25,3 +25,19 @@ def test_fewer_lanes_than_the_stride(dtype: str, sizes: tuple[int, ...]) -> None
     expected = 1 / np.sqrt(x.astype(np.float64))
     np.testing.assert_allclose(roots, expected, rtol=2e-3)
     np.testing.assert_allclose(sums, expected + y.transpose(0, 2, 3, 1), rtol=2e-3)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i2", "f4", "f8"])
+@pytest.mark.parametrize("columns", [7776, 7777, 7783])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_reversed_rows_whose_tiles_are_not_whole(dtype: str, columns: int, threads: int) -> None:
+    """The last tile of a row reads backwards, to the first element of the row and not beyond: no vector but the last
+    one needs a mask."""
+    x = (np.arange(5 * columns).reshape(5, columns) % 251).astype(dtype)
+    with tw.options(threads=threads):
+        program = tw.jit(lambda x: tw.flip(x, axis=1))
+        compiled = program.lower(x).compile("cpu")
+        for before in (False, True):
+            np.testing.assert_array_equal(compiled(guarded_copy(x, before)), x[:, ::-1])
+        if dtype == "f4":
+            assert program.lower(x).compile("cpu:x86-64-v3").asm().count("vmaskmov") <= 2

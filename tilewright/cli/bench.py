@@ -31,7 +31,7 @@ _QUICK_BLOCK_S = 0.002
 
 # Suites that nothing on a device is measured by, and those that run programs on the target.
 _HUNT = "hunt"
-_OF_THE_HOST = ("scaling", "schedules", "found", "operators", _HUNT)
+_OF_THE_HOST = ("scaling", "schedules", "found", "operators", "recurrences", _HUNT)
 _ON_THE_TARGET = ("gemm", "ops", "attention", "models")
 
 # In the summary: a case below this ratio is named, and one above this counts as this in the mean.
@@ -71,12 +71,12 @@ def bench(
     Parameters
     ----------
     suite
-        gemm, ops, operators, attention, models, or, without peers, layout (the compiler's own time), schedules (those
-        that the cost model chooses, against others), scaling (one thread against all), cuda-static (what kernels for
-        NVIDIA chips are made of, and how long compiling them takes; no GPU is used) and grid (cycles of programs for
-        grids of cores on the simulator, and how fast that is). Two more are about slow programs: hunt searches for them
-        among random ones, makes them as small as they can be and groups them by what their time goes to; found measures
-        the corpus of such programs in `benchmarks/hunt`.
+        gemm, ops, operators, recurrences, attention, models, or, without peers, layout (the compiler's own time),
+        schedules (those that the cost model chooses, against others), scaling (one thread against all), cuda-static
+        (what kernels for NVIDIA chips are made of, and how long compiling them takes; no GPU is used) and grid (cycles
+        of programs for grids of cores on the simulator, and how fast that is). Two more are about slow programs: hunt
+        searches for them among random ones, makes them as small as they can be and groups them by what their time goes
+        to; found measures the corpus of such programs in `benchmarks/hunt`.
     case
         Only the cases whose name contains this.
     vs

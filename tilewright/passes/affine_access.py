@@ -46,6 +46,9 @@ class Form(msgspec.Struct, frozen=True):
     def coefficient(self, dim: int) -> int:
         return dict(self.dims).get(dim, 0)
 
+    def negated(self) -> Form:
+        return _scaled(self, -1)
+
 
 def linear_form(expression: AffineExpr, at: Indices) -> Form | None:
     """The coordinate as a linear form, or None when it divides or takes remainders."""

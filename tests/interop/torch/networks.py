@@ -1,4 +1,5 @@
-"""Networks with random weights: a perceptron, a residual network, and transformers for images and text."""
+"""Networks with random weights: a perceptron, a residual network, transformers for images and text, and, whose training
+is timed only, a recurrent cell and a U-Net."""
 
 from __future__ import annotations
 
@@ -200,6 +201,49 @@ class Llama(nn.Module):
         for layer in self.layers:
             x = layer(x, angles)
         return self.head(self.norm(x))
+
+
+class UnrolledCell(nn.Module):
+    """The last state of an LSTM's cell that goes over `(steps, batch, inputs)`, one step after the other."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.cell = nn.LSTMCell(inputs, hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = x.new_zeros(x.shape[1], self.cell.hidden_size)
+        both = (state, state)
+        for step in x:
+            both = self.cell(step, both)
+        return both[0]
+
+
+def _twice(inputs: int, outputs: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for size in (inputs, outputs):
+        layers += [nn.Conv2d(size, outputs, 3, padding=1), nn.GroupNorm(4, outputs), nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+class UNet(nn.Module):
+    """Images of `channels` that go down some levels and up again, past what each level was."""
+
+    def __init__(self, channels: int, width: int, levels: int) -> None:
+        super().__init__()
+        widths = [width << n for n in range(levels)]
+        self.down = nn.ModuleList(map(_twice, [channels, *widths[:-1]], widths))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(2 * n, n, 2, stride=2) for n in widths[:-1])
+        self.joined = nn.ModuleList(_twice(2 * n, n) for n in widths[:-1])
+        self.last = nn.Conv2d(width, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        before: list[Tensor] = []
+        for n, layer in enumerate(self.down):
+            x = layer(F.max_pool2d(x, 2) if n else x)
+            before.append(x)
+        for up, joined, other in reversed(list(zip(self.up, self.joined, before, strict=False))):
+            x = joined(torch.cat([up(x), other], 1))
+        return self.last(x)
 
 
 @dataclass(frozen=True)

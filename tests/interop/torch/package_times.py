@@ -1,12 +1,12 @@
-"""Time models of `transformers` and `diffusers`, of random weights, compiled, against eager torch.
+"""Time models of `transformers` and `diffusers`, an LSTM's cell and a U-Net, compiled, against eager torch.
 
     python -m tests.interop.torch.package_times [--only Llama,VAE] [--steps forward,train] [--large] [--first inductor]
 
-Needs `pip install transformers diffusers`. A forward pass under `no_grad`, and a step of training: forward, backward
-and plain gradient descent. Calls of both are timed in turn, in blocks with a pause before each, since torch's threads
-wait busily for a while after an operator and take cores from ours. Prints the medians of the two, their ratio, and the
-geometric mean. `--large` widens the small models of `transformers_models` and `diffusers_models` eight times (images
-and sequences too). `--first` times the first call, cold, of each backend of `torch.compile` instead.
+Weights are random. Needs `pip install transformers diffusers`. A forward pass under `no_grad`, and a step of training:
+forward, backward and plain gradient descent. Calls of both are timed in turn, in blocks with a pause before each, since
+torch's threads wait busily for a while after an operator and take cores from ours. Prints the medians of the two, their
+ratio, and the geometric mean. `--large` widens the small models of `transformers_models` and `diffusers_models` eight
+times (images and sequences too). `--first` times the first call, cold, of each backend of `torch.compile` instead.
 """
 
 from __future__ import annotations
@@ -37,6 +37,35 @@ _WHOLE += ("encoder_ffn_dim", "decoder_ffn_dim", "max_position_embeddings", "n_p
 _WHOLE += ("max_target_positions",)
 _HALF = ("attention_head_dim", "axes_dims_rope", "block_out_channels", "caption_projection_dim", "image_size")
 _HALF += ("sample_size", "pos_embed_max_size")
+
+_NETWORKS = "tests.interop.torch.networks"
+# Named by steps, batch and sizes, and by channels, levels, batch and pixels.
+_PLAIN = (
+    Case(
+        "LSTMCell-32x16-64-128",
+        "UnrolledCell",
+        "",
+        {"inputs": 64, "hidden": 128},
+        (lambda: {"x": torch.randn(32, 16, 64)},),
+        package=_NETWORKS,
+    ),
+    Case(
+        "LSTMCell-40x8-64-64",
+        "UnrolledCell",
+        "",
+        {"inputs": 64, "hidden": 64},
+        (lambda: {"x": torch.randn(40, 8, 64)},),
+        package=_NETWORKS,
+    ),
+    Case(
+        "UNet-16x3-2x64x64",
+        "UNet",
+        "",
+        {"channels": 3, "width": 16, "levels": 3},
+        (lambda: {"x": torch.randn(2, 3, 64, 64)},),
+        package=_NETWORKS,
+    ),
+)
 
 
 def _times(value: Any, factor: int) -> Any:
@@ -75,7 +104,7 @@ def _longer(inputs: Inputs, factor: int) -> Inputs:
 
 def _cases(large: bool) -> list[Case]:
     found: list[Case] = []
-    for case in (*transformers_models.CASES, *diffusers_models.CASES):
+    for case in (*transformers_models.CASES, *diffusers_models.CASES, *_PLAIN):
         # One size of inputs for each case: the larger.
         inputs = case.inputs[-1]
         if not large:

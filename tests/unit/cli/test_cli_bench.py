@@ -66,7 +66,7 @@ def test_quick_run_has_a_record_for_each_case(tilewright: CommandLine):
         assert 0 < case["peak_fraction"] < 2
 
 
-@pytest.mark.parametrize("suite", ["gemm", "ops", "operators"])
+@pytest.mark.parametrize("suite", ["gemm", "ops", "operators", "recurrences"])
 def test_quick_runs_agree_with_their_references(tilewright: CommandLine, suite: str):
     run = tilewright("bench", suite, "--quick", "--threads", "1", "--json")
     assert run.exit_code == 0, run.stderr

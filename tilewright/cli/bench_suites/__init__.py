@@ -12,6 +12,7 @@ SUITES = (
     "gemm",
     "ops",
     "operators",
+    "recurrences",
     "attention",
     "models",
     "layout",

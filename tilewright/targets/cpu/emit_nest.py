@@ -146,7 +146,7 @@ class NestEmitter:
                 self.position.index[dim] = index
                 self._level(level + 1)
         if level == plan.parallel_levels and plan.reduced:
-            self._finish_accumulators()
+            self._each_total(self._store_totals)
 
     def _parts(self, level: int, dim: int, cut: Cut) -> None:
         """The loops that the loop along a dim is cut into; each computes the sides of selects that it takes."""
@@ -231,7 +231,16 @@ class NestEmitter:
         lanes, known = self.plan.lanes, static(extent)
         return i64(known // lanes * lanes) if known is not None else self.builder.and_(extent, i64(-lanes))
 
-    def _vectors(self, dim: int, start: Value, body: Callable[[], None], end: Value | None = None) -> None:
+    def _each_total(self, body: Callable[[], None]) -> None:
+        """Print a body for each vector of totals of columns, which load nothing; once for other totals."""
+        if self.plan.row_by_row and self.plan.vector_dim is not None:
+            self._vectors(self.plan.vector_dim, i64(0), body, in_runs=False)
+        else:
+            body()
+
+    def _vectors(
+        self, dim: int, start: Value, body: Callable[[], None], end: Value | None = None, in_runs: bool = True
+    ) -> None:
         """Print a body for each vector from `start` on, the last one masked where it is not whole. Without an `end`,
         vectors begin at multiples of the lanes, up to the extent of the dim."""
         lanes, begin = self.plan.lanes, i64(0) if end is None else start
@@ -239,7 +248,7 @@ class NestEmitter:
         extent = subtract(self.builder, end, begin)
         known, whole = static(extent), add(self.builder, begin, self._whole(extent))
         if static(whole) != static(start) or static(whole) is None:
-            for run in runs_of_vectors(self.memory, dim, start, whole):
+            for run in runs_of_vectors(self.memory, dim, start, whole) if in_runs else [(start, whole)]:
                 with open_vectors(self.memory, dim, *run), self._scope():
                     body()
         if known is not None and known % lanes == 0:
@@ -310,10 +319,7 @@ class NestEmitter:
             for reduce, accumulator in inner.items():
                 self._add_to_total(outer[reduce], self._joined_slots(accumulator))
 
-        if self.plan.row_by_row and self.plan.vector_dim is not None:
-            self._vectors(self.plan.vector_dim, i64(0), join)
-        else:
-            join()
+        self._each_total(join)
 
     @contextmanager
     def _when_positive(self, count: Value) -> Generator[None]:
@@ -463,7 +469,7 @@ class NestEmitter:
                 self.builder.store(identity_of(reduce, shape), slot)
             self._accumulators[reduce] = Accumulator(reduce, slots, shape, dtype)
         if plan.row_by_row and plan.vector_dim is not None:
-            self._vectors(plan.vector_dim, i64(0), self._clear_totals)
+            self._each_total(self._clear_totals)
 
     def _row_of_totals(self, dtype: DType) -> Value:
         """Memory for totals side by side, whole vectors of them."""
@@ -501,12 +507,6 @@ class NestEmitter:
         if isinstance(shape, ir.VectorType) and not isinstance(value.type, ir.VectorType):
             return broadcast(self.builder, value, lanes_of(shape))
         return value
-
-    def _finish_accumulators(self) -> None:
-        if self.plan.row_by_row and self.plan.vector_dim is not None:
-            self._vectors(self.plan.vector_dim, i64(0), self._store_totals)
-            return
-        self._store_totals()
 
     def _store_totals(self) -> None:
         for root in self.plan.roots:

@@ -86,6 +86,7 @@ class NestMemory:
         self.addresses = NestAddresses(context, position)
         self.inside: set[Guard] = set()  # which hold in the whole of the nest
         self._stored = {root.destination for root in plan.roots if isinstance(root, tile.StoreOp)}
+        self._comparisons: dict[Item, Comparison | None] = {}
         self._checks: dict[tuple[int, tuple[tuple[Value, int], ...], int], Value] = {}
         self.prefetches = NestPrefetches(context, plan, position, self.first_pointer)
 
@@ -169,11 +170,9 @@ class NestMemory:
         if form is None or found.lanes or dim is None or form.coefficient(dim) != 1 or not self._is_small(form, found):
             position = self.expression(op.map.results[0], at, symbols)
             return self.builder.icmp_signed(">=", position, splat(position.type, limit))
-        # Positions in 32 bits: as many lanes as a vector of the values has.
-        room = self.builder.trunc(self.builder.sub(i64(limit), self.form_value(form, symbols)), I32)
-        return self.builder.icmp_signed(
-            ">=", lane_numbers(I32, self.plan.lanes), broadcast(self.builder, room, self.plan.lanes)
-        )
+        room = self._as_wide_as_masks(self.builder.sub(i64(limit), self.form_value(form, symbols)))
+        lanes = self.plan.lanes
+        return self.builder.icmp_signed(">=", lane_numbers(room.type, lanes), broadcast(self.builder, room, lanes))
 
     def is_cut_before(self, op: tile.FillPaddingOp, at: Indices) -> bool:
         """Whether loops along rows end before the limit of a padding."""
@@ -287,16 +286,23 @@ class NestMemory:
         return self._checks[key]
 
     def _positions(self, first: Value, stride: int) -> Value:
-        """The positions of all lanes from that of the first one, as wide as masks are: 64 bits, if that many lanes of
-        them fit a vector, otherwise 32."""
-        lanes = self.plan.lanes
-        is_wide = lanes * I64.width <= 8 * self.context.machine.vector.bytes
-        first = first if is_wide else self.builder.trunc(first, I32)
+        """The positions of all lanes from that of the first one."""
+        lanes, first = self.plan.lanes, self._as_wide_as_masks(first)
         steps = ir.Constant(ir.VectorType(first.type, lanes), [lane * stride for lane in range(lanes)])
         return self.builder.add(broadcast(self.builder, first, lanes), steps)
 
+    def _as_wide_as_masks(self, position: Value) -> Value:
+        """A position in 64 bits, if so many lanes of them fit a vector, otherwise in 32."""
+        is_wide = self.plan.lanes * I64.width <= 8 * self.context.machine.vector.bytes
+        return position if is_wide else self.builder.trunc(position, I32)
+
     def comparison(self, item: Item) -> Comparison | None:
         """The comparison of positions that an item is, if these differ from lane to lane and 32 bits hold them."""
+        if item not in self._comparisons:
+            self._comparisons[item] = self._comparison(item)
+        return self._comparisons[item]
+
+    def _comparison(self, item: Item) -> Comparison | None:
         found, dim = comparison_of(self.plan, item), self.plan.vector_dim
         if found is None or dim is None or not found.difference.coefficient(dim):
             return None
@@ -330,7 +336,8 @@ class NestMemory:
             least, greatest = self.sets.limits(found, position, self.position.parts)
             low = low if least is None else max(low, least)
             high = high if greatest is None else min(high, greatest)
-            surely = low >= 0 and (high < size or self._is_clipped(form, found, size))
+            begins = low >= 0 or (form is not None and self._is_clipped(form.negated(), found, 1))
+            surely = begins and (high < size or self._is_clipped(form, found, size))
             if not surely and guard_of(self.sets, found, position) not in self.inside:
                 result.append(position)
         return result
