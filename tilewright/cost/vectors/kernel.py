@@ -92,15 +92,18 @@ def _tile_work(op: Operation, machine: Machine) -> Work:
         return Work(vectors * machine.cycles["move"] / machine.clock_hertz, moved, 0.0)
     if isinstance(op, tile.MapOp | tile.ReduceOp):
         type = array_type(op.operands[-1])
-        function = ops.FUNCTIONS[op.fn]
-        scale = 1.5 if type.dtype == dtypes.f64 else 1.0
-        cycles = machine.cycles[function.cost] * scale
         flops = float(type.size) if type.dtype.is_float else 0.0
-        return Work(type.size / machine.lanes(type.dtype) * cycles / machine.clock_hertz, 0.0, flops)
+        return Work(function_seconds(op.fn, type, machine), 0.0, flops)
     if isinstance(op, tile.SortOp | tile.ScanOp | tile.ArgReduceOp | tile.TopKOp):
         type = array_type(op.operands[0])
         return Work(_ordered_cycles(op, type, machine) / machine.clock_hertz, 0.0, float(type.size))
     return Work()
+
+
+def function_seconds(fn: str, type: ArrayType, machine: Machine) -> float:
+    """The time of a function of each element of an array, its last operand's type given, in registers."""
+    cycles = machine.cycles[ops.FUNCTIONS[fn].cost] * (1.5 if type.dtype == dtypes.f64 else 1.0)
+    return type.size / machine.lanes(type.dtype) * cycles / machine.clock_hertz
 
 
 def _ordered_cycles(

@@ -21,6 +21,15 @@ TILES_A_THREAD = 2
 STREAMED_DEPTH = 8
 STREAMED_ROWS = 4
 STREAMED_ROW_BYTES = 2048
+# The least work of a tile that another thread may take.
+SHARED_S = 2e-6
+
+
+def shared_elements(size: int, seconds: float, most: int, threads: int) -> int:
+    """Elements of a tile of a loop over `size` of them that takes `seconds` on one core: `most`, or fewer, so that
+    each thread has a tile that is worth it."""
+    tiles = min(threads, int(seconds / SHARED_S))
+    return min(most, -(-size // max(1, tiles)))
 
 
 def is_streamed(rows: int, columns: int, dtype: DType) -> bool:

@@ -8,6 +8,7 @@ import msgspec
 
 from tilewright import schedules
 from tilewright.cost.tiles import MatmulTile, dividing_split, even_split, loop_tile, reread_tile
+from tilewright.cost.vectors.kernel import function_seconds
 from tilewright.cost.vectors.products import Product, best_candidate
 from tilewright.cost.vectors.reductions import Reduction, best_reduction_tile
 from tilewright.cost.vectors.register_blocks import RegisterBlock, micro_kernel_name, register_blocks
@@ -20,6 +21,7 @@ from tilewright.cost.vectors.tiles import (
     matrix_tile,
     read_once_tile,
     rows_along_depth,
+    shared_elements,
     streaming_tile,
     turned_tile,
     whole_columns_tile,
@@ -124,7 +126,10 @@ class VectorPlanner(msgspec.Struct, frozen=True):
         exchanged = _exchanged_dim(group, space)
         if exchanged is not None:
             return exchanged_tile(space, exchanged, ROW_ELEMENTS, array_type(group.results[0]).dtype)
-        return loop_tile(space, ROW_ELEMENTS, square=has_long_transpose(group, space))
+        maps = [op for op in group.body.block.ops if isinstance(op, array.MapOp)]
+        seconds = sum(function_seconds(op.fn, array_type(op.operands[-1]), self.machine) for op in maps)
+        elements = shared_elements(math.prod(space), seconds, ROW_ELEMENTS, self.threads)
+        return loop_tile(space, elements, square=has_long_transpose(group, space))
 
     def contract(self, group: array.FusedOp, level: int = 0) -> schedules.VectorMatmul | schedules.SplitMatmul:
         op = contract_of(group)
