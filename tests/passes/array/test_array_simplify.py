@@ -367,3 +367,70 @@ def test_reductions_of_straight_and_transposed_arrays_stay() -> None:
     )
     unit = applied(ArraySimplifyPass(), text.replace("%a, %t", "%a, %s"))
     assert any(isinstance(op, array.TransposeOp) for op in unit.main.body.block.ops)
+
+
+_REVERSALS = {
+    "pad": (
+        """%zero = array.constant() {value = 0 : i64, resource = ""} : tensor<i32>
+      %y = array.pad(%x, %zero) {low = array<i64: 2, 1>, high = array<i64: 0, 3>, interior = array<i64: 0, 1>}
+        : tensor<10x15xi32>
+      %z = array.reverse(%y) {axes = array<i64: 1>} : tensor<10x15xi32>""",
+        "10x15xi32",
+        array.PadOp,
+    ),
+    "concat along a reversed dim": (
+        """%y = array.concat(%x, %w) {axis = 0 : i64} : tensor<11x6xi32>
+      %z = array.reverse(%y) {axes = array<i64: 0, 1>} : tensor<11x6xi32>""",
+        "11x6xi32",
+        array.ConcatOp,
+    ),
+    "concat along another dim": (
+        """%t = array.concat(%w, %w) {axis = 1 : i64} : tensor<3x12xi32>
+      %z = array.reverse(%t) {axes = array<i64: 0>} : tensor<3x12xi32>""",
+        "3x12xi32",
+        array.ConcatOp,
+    ),
+    "reshape": (
+        """%s = array.map(%x) {fn = "square"} : tensor<8x6xi32>
+      %y = array.reshape(%s) : tensor<2x4x1x6xi32>
+      %z = array.reverse(%y) {axes = array<i64: 3>} : tensor<2x4x1x6xi32>""",
+        "2x4x1x6xi32",
+        array.ReshapeOp,
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "type", "last"), _REVERSALS.values(), ids=_REVERSALS)
+def test_reversals_go_before_what_moves_their_operand(body: str, type: str, last: type[array.ArrayOp]) -> None:
+    text = f"""
+    func.func @main(%x: tensor<8x6xi32>, %w: tensor<3x6xi32>) -> tensor<{type}> {{
+      {body}
+      func.return %z : tensor<{type}>
+    }}
+    """
+    unit = check_meaning(ArraySimplifyPass(), text)
+    made = [op for op in unit.main.body.block.ops if isinstance(op, array.ArrayOp)]
+    assert isinstance(made[-1], last)
+    assert any(isinstance(op, array.ReverseOp) for op in made[:-1])
+
+
+def test_reversals_cancel_and_stay_where_a_dim_is_no_dim_of_the_operand() -> None:
+    twice = """
+    func.func @main(%x: tensor<8x6xi32>) -> tensor<8x6xi32> {
+      %y = array.reverse(%x) {axes = array<i64: 0, 1>} : tensor<8x6xi32>
+      %z = array.reverse(%y) {axes = array<i64: 1>} : tensor<8x6xi32>
+      func.return %z : tensor<8x6xi32>
+    }
+    """
+    unit = check_meaning(ArraySimplifyPass(), twice)
+    (op,) = (op for op in unit.main.body.block.ops if isinstance(op, array.ReverseOp))
+    assert op.axes == (0,)
+    cut = """
+    func.func @main(%x: tensor<8x6xi32>) -> tensor<2x4x6xi32> {
+      %s = array.map(%x) {fn = "square"} : tensor<8x6xi32>
+      %y = array.reshape(%s) : tensor<2x4x6xi32>
+      %z = array.reverse(%y) {axes = array<i64: 1>} : tensor<2x4x6xi32>
+      func.return %z : tensor<2x4x6xi32>
+    }
+    """
+    check_unchanged(ArraySimplifyPass(), cut)

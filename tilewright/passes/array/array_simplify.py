@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -38,6 +38,7 @@ from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import erase, insert_like
 from tilewright.errors import CompilerBug, LinearAlgebraError
+from tilewright.passes.array.array_move_reshapes import runs
 from tilewright.passes.array.fusion import is_splat, operands_through
 from tilewright.passes.base import Origin, Unit, blocks_of
 from tilewright.primitives import ArrayType
@@ -282,9 +283,47 @@ def _slice(unit: Unit, op: array.SliceOp) -> Sequence[SSAValue] | None:
 
 
 def _reverse(unit: Unit, op: array.ReverseOp) -> Sequence[SSAValue] | None:
-    shape = array_type(op.operands[0]).shape
-    axes: tuple[int, ...] = op.axes
-    return [op.operands[0]] if all(shape[a] == 1 for a in axes) else None
+    """Reversals go before what pads, joins or reshapes what they reverse, so that they fuse with what computes that."""
+    (value,) = op.operands
+    shape, source = array_type(value).shape, value.owner
+    axes = tuple(axis for axis in op.axes if shape[axis] != 1)
+    if not axes:
+        return [value]
+    if isinstance(source, array.ReverseOp):
+        twice = tuple(sorted(set(axes) ^ set(source.axes)))
+        return [_reversed(op, source.operands[0], twice)]
+    if len({use.operation for use in value.uses}) > 1:
+        return None
+    match source:
+        case array.PadOp():
+            made = rebuilt(source, [_reversed(op, source.operands[0], axes), source.operands[1]])
+            ends = list(zip(source.low, source.high, strict=True))
+            turned = [ends[d][::-1] if d in axes else ends[d] for d in range(len(ends))]
+            made.low, made.high = (tuple(sizes) for sizes in zip(*turned, strict=True))
+            return [_insert(op, made)]
+        case array.ConcatOp():
+            parts = source.operands[::-1] if source.axis in axes else source.operands
+            return [_insert(op, rebuilt(source, [_reversed(op, part, axes) for part in parts]))]
+        case array.ReshapeOp() if isinstance(source.operands[0].owner, Operation):
+            inner = _same_dims(array_type(source.operands[0]).shape, shape, axes)
+            return None if inner is None else [_insert(op, rebuilt(source, [_reversed(op, source.operands[0], inner)]))]
+        case _:
+            return None
+
+
+def _reversed(op: array.ReverseOp, value: SSAValue, axes: tuple[int, ...]) -> SSAValue:
+    return _insert(op, array.ReverseOp(arguments=[value], axes=axes, outputs=[value.type])) if axes else value
+
+
+def _same_dims(first: tuple[int, ...], second: tuple[int, ...], axes: Collection[int]) -> tuple[int, ...] | None:
+    """The dims of one shape that are the `axes`, none of them of one element, of another one of as many elements; None
+    where there are no such."""
+    counted: dict[int, int] = {}
+    for inner, outer in runs(first, second):
+        long = [d for d in inner if first[d] > 1], [d for d in outer if second[d] > 1]
+        if len(long[0]) == len(long[1]) == 1:
+            counted[long[1][0]] = long[0][0]
+    return tuple(sorted(counted[axis] for axis in axes)) if counted.keys() >= set(axes) else None
 
 
 def _reduce(unit: Unit, op: array.ReduceOp) -> Sequence[SSAValue] | None:
