@@ -15,6 +15,8 @@ from tilewright.targets.llvm.vector_math_pieces import by_pieces
 from tilewright.targets.llvm.vector_math_tables import CONSTANTS, PIECES, TABLES
 
 LOG2_E = math.log2(math.e)
+# Where the polynomial for tanh near 0 ends.
+_NEAR = 0.55
 
 
 class ExponentialFormat(msgspec.Struct, frozen=True):
@@ -196,6 +198,8 @@ def tanh(x: Lanes) -> Lanes:
     """m / (m + 2) for m = expm1(2|x|), as m/2 - m/2 m/(m + 2) where m is small, which rounds better."""
     if x.most_looked_up() in PIECES["TANH"]:
         return by_pieces(x, "TANH")
+    if x.element in TABLES["TANH_NEAR"]:
+        return _tanh_near_and_far(x)
     layout = FORMATS[x.element]
     reduced = reduce((x.absolute() * 2.0).at_most(layout.saturated))
     scale = reduced.scale()
@@ -203,6 +207,24 @@ def tanh(x: Lanes) -> Lanes:
     quotient, half = m / (m + 2.0), m * 0.5
     small = (-half).times_plus(quotient, half)
     return (m < 1.0).choose(small, quotient).with_sign_of(x)
+
+
+def _tanh_near_and_far(x: Lanes) -> Lanes:
+    """An odd polynomial near 0, and 1 - 2 / (exp(2|x|) + 1) beyond. Against 1, it does not count what the quotient lost,
+    nor that log(2) is in one part."""
+    layout, element = FORMATS[x.element], x.element
+    magnitude = x.absolute()
+    # With 2^n in the field of the exponent.
+    round_constant = layout.round_constant + layout.largest_exponent
+    inside = magnitude.at_most(layout.saturated / 2)
+    shifted = inside.times_plus(2 * LOG2_E, round_constant)
+    r = (shifted - round_constant).times_plus(-math.log(2.0), inside + inside)
+    less_one = (r * r).times_plus(polynomial(r, TABLES["EXP"][element]), r)
+    scale = (shifted.bits() << layout.significand_bits).as_float()
+    far = 1.0 - 2.0 / scale.times_plus(less_one, scale + 1.0)
+    square = magnitude * magnitude
+    near = (square * horner(square, TABLES["TANH_NEAR"][element])).times_plus(magnitude, magnitude)
+    return (magnitude < _NEAR).choose(near, far).with_sign_of(x)
 
 
 def sinh(x: Lanes) -> Lanes:
