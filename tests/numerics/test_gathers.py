@@ -90,3 +90,30 @@ def test_reductions_along_the_gathered_axis(rows: int, count: int, function: str
     }[function]
     found = np.asarray(tw.jit(lambda x, index: ours(tw.take(x, index, axis=1)), target="cpu")(x, index))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+
+
+_TAKEN = {
+    "rows": (lambda x, i: tw.take(x, i, axis=0), (64, 64), "i8"),
+    "elements of rows": (lambda x, i: tw.take(x, i, axis=1) * 2, (64, 64), "i8"),
+    "elements along an axis": (lambda x, i: tw.take_along_axis(x, i[:, None], axis=1), (64, 64), "i8"),
+    "rows by bytes, of as many as there are bytes": (lambda x, i: x[i], (256, 64), "u1"),
+}
+
+
+@pytest.mark.parametrize(("function", "shape", "index"), _TAKEN.values(), ids=_TAKEN)
+def test_indices_that_are_kept_inside_are_not_compared_again(function, shape, index) -> None:
+    """They are clamped, or all values of their type are inside: loads have no masks."""
+    x, i = tw.ShapeDtype(shape, tw.f32), tw.ShapeDtype((64,), tw.u8 if index == "u1" else tw.i64)
+    text = tw.jit(function).lower(x, i).compile("cpu:x86-64-v3").asm()
+    assert "vmaskmov" not in text
+
+
+def test_indices_at_the_ends_of_their_types() -> None:
+    x = np.arange(300 * 8, dtype=np.float32).reshape(300, 8)
+    take = tw.jit(lambda x, i: x[i])
+    for dtype in (np.uint8, np.int8, np.uint16, np.int16, np.int32, np.int64):
+        info = np.iinfo(dtype)
+        i = np.array([0, 1, info.max, info.min, min(299, info.max), max(-300, info.min)], dtype)
+        wide = np.array([int(n) for n in i])
+        rows = np.clip(np.where(wide < 0, wide + 300, wide), 0, 299)
+        np.testing.assert_array_equal(take(x, i), x[rows])

@@ -14,8 +14,9 @@ from tilewright import dtypes
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
-from tilewright.passes.affine_access import Access, Form, Indices, access_of, address_terms, linear_form
+from tilewright.passes.affine_access import Access, Form, Indices, access_of, address_terms
 from tilewright.targets.cpu.context import FunctionContext
+from tilewright.targets.cpu.coordinate_ranges import CoordinateRanges
 from tilewright.targets.cpu.first_lanes import load_first, store_first
 from tilewright.targets.cpu.index_sets import Comparison, IndexSets, Linear, Term, comparison_of
 from tilewright.targets.cpu.lane_loads import load_lanes
@@ -86,6 +87,7 @@ class NestMemory:
         self.addresses = NestAddresses(context, position)
         self.inside: set[Guard] = set()  # which hold in the whole of the nest
         self._stored = {root.destination for root in plan.roots if isinstance(root, tile.StoreOp)}
+        self.ranges = CoordinateRanges(context, plan, position)
         self._comparisons: dict[Item, Comparison | None] = {}
         self._checks: dict[tuple[int, tuple[tuple[Value, int], ...], int], Value] = {}
         self.prefetches = NestPrefetches(context, plan, position, self.first_pointer)
@@ -185,7 +187,7 @@ class NestMemory:
         return access_of(op.source, op.map, list(op.symbols), at, {s: not is_place(s) for s in op.symbols})
 
     def _is_small(self, form: Form, found: Access) -> bool:
-        low, high = self._form_range(form, found)
+        low, high = self.ranges.of_form(form, found)
         return low > -SMALL and high < SMALL
 
     # ---- addresses ----------------------------------------------------------------------------------------------
@@ -332,7 +334,7 @@ class NestMemory:
         result: list[int] = []
         for position, size in enumerate(found.type.shape):
             form = found.forms[position]
-            low, high = self._range(found, position)
+            low, high = self.ranges.of(found, position)
             least, greatest = self.sets.limits(found, position, self.position.parts)
             low = low if least is None else max(low, least)
             high = high if greatest is None else min(high, greatest)
@@ -356,37 +358,6 @@ class NestMemory:
         """Whether positions that matter keep a coordinate below `size`."""
         bound = self.context.bound
         return form is not None and any(c.keeps_below(size, form, found.symbols, bound) for c in self.plan.clips)
-
-    def _range(self, found: Access, position: int) -> tuple[int, int]:
-        """Smallest and largest value of a coordinate; unbounded for index tiles."""
-        form = found.forms[position]
-        if form is None:
-            return self._nonlinear_range(found, position)
-        if found.varying_lanes(position):
-            return (-1, found.type.shape[position])
-        return self._form_range(form, found)
-
-    def _form_range(self, form: Form, found: Access) -> tuple[int, int]:
-        low = high = form.constant
-        spans = [(c, self.position.spans.get(d, (0, self.plan.space[d] - 1))) for d, c in form.dims]
-        spans += [(c, (0, self.context.bound(found.symbols[s]) - 1)) for s, c in form.symbols]
-        for coefficient, (first, last) in spans:
-            low += min(coefficient * first, coefficient * last)
-            high += max(coefficient * first, coefficient * last)
-        return low, high
-
-    def _nonlinear_range(self, found: Access, position: int) -> tuple[int, int]:
-        expression = found.map.results[position]
-        if isinstance(expression, AffineBinaryOpExpr) and isinstance(expression.rhs, AffineConstantExpr):
-            divisor = expression.rhs.value
-            if expression.kind is AffineBinaryOpKind.Mod:
-                return (0, divisor - 1)
-            form = linear_form(expression.lhs, found.at)
-            lanes = form is None or any(s in found.lanes for s, _ in form.symbols)
-            if form is not None and not lanes and expression.kind is AffineBinaryOpKind.FloorDiv:
-                low, high = self._form_range(form, found)
-                return (low // divisor, high // divisor)
-        return (-1, found.type.shape[position])
 
     def _both(self, first: Value | None, second: Value | None) -> Value | None:
         """Lanes that two masks let through; None lets all through."""

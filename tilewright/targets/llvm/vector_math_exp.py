@@ -210,8 +210,8 @@ def tanh(x: Lanes) -> Lanes:
 
 
 def _tanh_near_and_far(x: Lanes) -> Lanes:
-    """An odd polynomial near 0, and 1 - 2 / (exp(2|x|) + 1) beyond. Against 1, it does not count what the quotient lost,
-    nor that log(2) is in one part."""
+    """An odd polynomial near 0, and 1 - 2 / (exp(2|x|) + 1) beyond. Against 1, it does not count what the quotient
+    lost, nor that log(2) is in one part."""
     layout, element = FORMATS[x.element], x.element
     magnitude = x.absolute()
     # With 2^n in the field of the exponent.
