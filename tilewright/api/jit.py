@@ -243,6 +243,8 @@ class JitFunction:
         sharing = None
         for argument in args:
             if type(argument) is not np.ndarray:
+                if isinstance(argument, np.generic):
+                    return self._known([np.asarray(a) if isinstance(a, np.generic) else a for a in args], setting)
                 sharing = self._sharing
                 if sharing is None or (read := sharing.read(args)) is None:
                     return MISMATCH

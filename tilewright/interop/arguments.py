@@ -91,6 +91,11 @@ def _ranged(dims: Mapping[str, Dim], name: str) -> Dim | None:
     return replace(dim, name=re.sub(r"\W", "_", name) if name[:1].isalpha() else f"size_{sorted(dims).index(name)}")
 
 
+def is_number(value: object) -> bool:
+    """Whether an argument is a number of Python or NumPy."""
+    return isinstance(value, bool | int | float | np.generic)
+
+
 def checked(spec: TensorSpec, value: Any, sizes: dict[str, int]) -> Any:
     """An argument that fits its input; `sizes` binds the names of sizes."""
     if spec.dtype is None:
@@ -99,8 +104,12 @@ def checked(spec: TensorSpec, value: Any, sizes: dict[str, int]) -> Any:
         value = _strings(spec, value)
         return _fitting(spec, value, value.shape, sizes)
     storage = spec.dtype.numpy if isinstance(spec.dtype, DType) else spec.dtype
+    if type(value) is np.ndarray and value.dtype == storage and value.shape == spec.shape and storage not in STORAGES:
+        return value
     if isinstance(value, bool | int | float):
         value = np.asarray(value, storage)
+    elif is_number(value):
+        value = np.asarray(value)
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape is None or dtype is None:
         raise located(ArgumentError(f"the input {spec.name!r} is a {type(value).__name__}", help=f"pass {spec}"))

@@ -12,6 +12,7 @@ import numpy as np
 from tilewright.api.array import located
 from tilewright.api.stages import Lowered
 from tilewright.errors import ArgumentError, ResourceUnavailable
+from tilewright.interop.arguments import checked, is_number
 from tilewright.interop.stablehlo.model import StableHloModel, from_stablehlo
 from tilewright.runtime.cpu.native import MISMATCH
 
@@ -66,6 +67,9 @@ class JaxFunction:
                 return self._rebuilt(result)
         leaves = self._leaves(args, kwargs)
         result = self.program.again(leaves)
+        if result is MISMATCH and any(map(is_number, leaves)):
+            leaves = self._with_arrays(leaves)
+            result = self.program.again(leaves)
         return self._rebuilt(self.program(*self._plain(leaves)) if result is MISMATCH else result)
 
     def lower(self, *args: object, **kwargs: object) -> Lowered:
@@ -90,6 +94,14 @@ class JaxFunction:
     def _plain(self, leaves: Sequence[object]) -> list[Any]:
         return [_plain(leaf, spec.dtype) for leaf, spec in zip(leaves, self.program.inputs, strict=True)]
 
+    def _with_arrays(self, leaves: Sequence[object]) -> list[Any]:
+        """The arguments with arrays in place of numbers."""
+        found = list(leaves)
+        for n, (leaf, spec) in enumerate(zip(leaves, self.program.inputs, strict=False)):
+            if is_number(leaf):
+                found[n] = checked(spec, _plain(leaf, spec.dtype), {})
+        return found
+
     def _rebuilt(self, results: Any) -> Any:
         """The results in the containers of the function."""
         if self._gives_one:
@@ -104,7 +116,7 @@ def _plain(leaf: Any, dtype: object) -> Any:
     """An argument as JAX takes it: keys as their words, 64-bit numbers in 32 bits where the program has these, and
     arrays of several devices whole."""
     found = getattr(leaf, "dtype", None)
-    if found is None:
+    if found is None or _is_array_of(leaf, dtype):
         return leaf
     if _is_key(found):
         return jax().random.key_data(leaf)
@@ -114,6 +126,10 @@ def _plain(leaf: Any, dtype: object) -> Any:
     halves = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
     is_wide = str(found) in halves and narrow == halves[str(found)]
     return leaf.astype(narrow) if is_wide and hasattr(leaf, "astype") else leaf
+
+
+def _is_array_of(leaf: object, dtype: object) -> bool:
+    return type(leaf) is np.ndarray and leaf.dtype == getattr(dtype, "numpy", dtype)
 
 
 def _as_key(words: object, dtype: object) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from tilewright.errors import ArgumentError, DTypeError, OverlapError, ShapeErro
 from tilewright.runtime.manifest import ArraySpec, Manifest
 
 T = TypeVar("T")
+# The name of a memory, and the addresses in it of an array's first byte and after its last one.
+Bounds: TypeAlias = tuple[str, int, int]
 _MOST_ELEMENTS_LOOKED_AT = 1 << 20
 
 
@@ -111,26 +113,60 @@ def overlaps_itself(array: np.ndarray) -> bool:
     return bool((np.diff(np.sort(starts)) < array.itemsize).any())
 
 
+def host_bounds(array: np.ndarray) -> Bounds:
+    """The memory from an array's first byte to its last one."""
+    return ("", *np.lib.array_utils.byte_bounds(array))
+
+
 def check_overlap(
     manifest: Manifest,
     inputs: Sequence[T],
     outputs: Sequence[T],
-    share_memory: Callable[[T, T], bool],
+    bounds: Callable[[T], Bounds],
     *,
     in_place: bool,
 ) -> None:
-    """Refuse an array that is written and overlaps another one, but for donated inputs. `in_place`: outputs are in the
-    memory of donated inputs; otherwise the caller passed them.
+    """Refuse an array that is written and overlaps another one, but for donated inputs. `bounds` states the memory of
+    an array. `in_place`: outputs are in the memory of donated inputs; otherwise the caller passed them.
 
     Raises:
         OverlapError: there is one.
     """
-    arrays = [*zip(manifest.inputs, inputs, strict=True), *zip(manifest.outputs, outputs, strict=True)]
+    arrays = [*inputs, *outputs]
     donated = {len(inputs) + alias.output: alias.input for alias in manifest.aliases}
+    if not _may_overlap([bounds(array) for array in arrays], len(inputs), donated):
+        return
     for later in range(len(inputs), len(arrays)):
         for earlier in range(later):
-            if donated.get(later) != earlier and share_memory(arrays[later][1], arrays[earlier][1]):
+            if donated.get(later) != earlier and _meet(bounds(arrays[later]), bounds(arrays[earlier])):
                 raise _overlap(manifest, later, earlier, donated.get(later) if in_place else None)
+
+
+def _meet(a: Bounds, b: Bounds) -> bool:
+    (memory, start, end), (other, first, last) = a, b
+    return memory == other and start < last and first < end and start < end and first < last
+
+
+def _may_overlap(bounds: Sequence[Bounds], n_inputs: int, donated: Mapping[int, int]) -> bool:
+    """Whether an output, counted after the inputs, meets another array: one look at each, by its address. A donated
+    input is left out where its output is the same memory."""
+    same = {source for output, source in donated.items() if bounds[output] == bounds[source]}
+    order = sorted((each, number) for number, each in enumerate(bounds) if number not in same and each[1] < each[2])
+    # The memory that the arrays, and that the outputs among them, have reached so far.
+    reached: Bounds = ("", 0, 0)
+    written: Bounds = ("", 0, 0)
+    for each, number in order:
+        is_output = number >= n_inputs
+        if _meet(each, reached if is_output else written):
+            return True
+        reached = max(reached, each, key=_end)
+        if is_output:
+            written = each
+    return False
+
+
+def _end(bounds: Bounds) -> tuple[str, int]:
+    return bounds[0], bounds[2]
 
 
 def _overlap(manifest: Manifest, later: int, earlier: int, donated: int | None) -> OverlapError:

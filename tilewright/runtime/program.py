@@ -11,6 +11,7 @@ is wrong with the rest.
 from __future__ import annotations
 
 import ctypes
+import operator
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ from tilewright.runtime.arguments import (
     check_count,
     check_host_output,
     check_overlap,
+    host_bounds,
     listed_outputs,
 )
 from tilewright.runtime.container import Find
@@ -196,12 +198,16 @@ class Program(ProgramFile):
         given = self._given_outputs(out)
         try:
             inputs = [self._input(spec, value) for spec, value in zip(manifest.inputs, arrays, strict=True)]
+            if binding.function is not None and out is None and any(map(operator.is_not, inputs, arrays)):
+                # Copies are arrays that the function takes.
+                result = binding.function(*inputs)
+                if result is not MISMATCH:
+                    return result
             outputs = self._outputs(inputs, given)
         except MemoryError as error:
             reason = f"the system has no memory for its arrays ({error})"
             raise memory_error(manifest, binding.threads, reason) from None
-        # All are contiguous, for which comparing their bounds is exact.
-        check_overlap(manifest, inputs, outputs, np.may_share_memory, in_place=out is None)
+        check_overlap(manifest, inputs, outputs, host_bounds, in_place=out is None)
         self._copy_donated(inputs, outputs)
         n_buffers = len(inputs) + len(outputs) + len(manifest.constants)
         binding.run((ctypes.c_void_p * n_buffers)(*(array.ctypes.data for array in (*inputs, *outputs))))

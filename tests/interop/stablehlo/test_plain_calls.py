@@ -259,3 +259,24 @@ def test_threads_call_with_other_kinds_of_arrays() -> None:
         thread.join()
     assert not wrong
     assert not barrier.broken
+
+
+@pytest.mark.parametrize("step", [np.float32(0.5), 0.5, np.float64(0.5), np.array(0.5, np.float32), np.int64(3), True])
+def test_numbers_are_no_reason_to_check_arrays(monkeypatch: pytest.MonkeyPatch, step: Any) -> None:
+    """Numbers of Python and NumPy become arrays of the type that JAX lowered them to."""
+    function = tw.from_jax(lambda xs, step: [x * step for x in xs], [_X, _Y], step)
+    expected = [np.asarray(each) for each in jax.jit(lambda xs, step: [x * step for x in xs])([_X, _Y], step)]
+    function([_X, _Y], step)
+    _unchecked(monkeypatch)
+    for found, wanted in zip(function([_X, _Y], step), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+        assert found.dtype == wanted.dtype
+
+
+def test_numbers_of_another_type_are_refused_as_ever() -> None:
+    function = tw.from_jax(lambda x, n: x * n, _X, np.int32(2))
+    np.testing.assert_array_equal(function(_X, np.int64(3)), 3 * _X)
+    with pytest.raises(TilewrightError, match="n"):
+        function(_X, np.float32(2.5))
+    with pytest.raises(TilewrightError, match=r"takes 2 arrays|the arguments are"):
+        function(_X)

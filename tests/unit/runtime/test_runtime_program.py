@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import timeit
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from runtime_programs import (
     spec,
 )
 
+import tilewright as tw
 from tilewright.dtypes import ALL
 from tilewright.errors import (
     ArgumentError,
@@ -39,7 +41,7 @@ from tilewright.errors import (
 )
 from tilewright.events import capture
 from tilewright.options import options
-from tilewright.runtime.arguments import overlaps_itself
+from tilewright.runtime.arguments import check_overlap, host_bounds, overlaps_itself
 from tilewright.runtime.cpu import features as cpu_features
 from tilewright.runtime.cpu import native
 from tilewright.runtime.manifest import Alias, Constant, Message, place_constants
@@ -220,6 +222,43 @@ def test_overlap_is_found_exactly(x_at, y_at, out_at):
             program(x, y, out=out)
     else:
         np.testing.assert_array_equal(out, expected)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), min_size=2, max_size=6), st.integers(1, 3), st.data())
+def test_many_arrays_are_compared_by_their_addresses(places, n_outputs, data):
+    """As by looking at each pair: inputs may overlap, outputs may not, but for a donated input and its output."""
+    block = np.zeros(40, np.float32)
+    arrays = [block[start : start + size] for start, size in places]
+    n_inputs = max(1, len(arrays) - n_outputs)
+    inputs, outputs = arrays[:n_inputs], arrays[n_inputs:]
+    names = [spec(f"x{n}", len(array)) for n, array in enumerate(arrays)]
+    aliases = ()
+    if outputs and data.draw(st.booleans()):
+        aliases = (Alias(data.draw(st.integers(0, len(outputs) - 1)), data.draw(st.integers(0, n_inputs - 1))),)
+    manifest = SimpleNamespace(name="p", inputs=names[:n_inputs], outputs=names[n_inputs:], aliases=aliases)
+    donated = {n_inputs + alias.output: alias.input for alias in aliases}
+    met = any(
+        np.may_share_memory(arrays[later], arrays[earlier]) and arrays[later].size and arrays[earlier].size
+        for later in range(n_inputs, len(arrays))
+        for earlier in range(later)
+        if donated.get(later) != earlier
+    )
+    if met:
+        with pytest.raises(OverlapError):
+            check_overlap(manifest, inputs, outputs, host_bounds, in_place=False)
+    else:
+        check_overlap(manifest, inputs, outputs, host_bounds, in_place=False)
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_one_array_that_is_copied_leaves_the_call_to_the_native_function(count, monkeypatch):
+    program = tw.jit(lambda xs, s: [x + s.sum() for x in xs])
+    xs, s = [np.full((3, 2), n, np.float32) for n in range(count)], np.arange(60, dtype=np.float32).reshape(6, 10)
+    program(xs, s[::2, ::3])
+    monkeypatch.setattr("tilewright.runtime.program.check_overlap", None)
+    for found, x in zip(program(xs, s[::2, ::3]), xs, strict=True):
+        np.testing.assert_array_equal(found, x + s[::2, ::3].sum())
 
 
 def test_a_donated_input_becomes_the_output(way_in):

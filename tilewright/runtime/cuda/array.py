@@ -99,12 +99,6 @@ class DeviceArray:
     def __repr__(self) -> str:
         return f"DeviceArray({self.dtype}[{', '.join(map(str, self.shape))}] on cuda:{self.device})"
 
-    def overlaps(self, other: DeviceArray) -> bool:
-        """Whether they share memory."""
-        if self.device != other.device or not (self.nbytes and other.nbytes):
-            return False
-        return self.address < other.address + other.nbytes and other.address < self.address + self.nbytes
-
     def ready_on(self, handle: int) -> None:
         """Make later work on another stream wait for the contents, and let it use the memory."""
         if isinstance(self.owner, Memory) and self.owner.home.handle != handle:

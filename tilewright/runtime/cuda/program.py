@@ -32,7 +32,15 @@ from tilewright.errors import (
 from tilewright.events import capturing, emit, listening
 from tilewright.locks import Lock
 from tilewright.options import Options, current
-from tilewright.runtime.arguments import check_array, check_count, check_host_output, check_overlap, listed_outputs
+from tilewright.runtime.arguments import (
+    Bounds,
+    check_array,
+    check_count,
+    check_host_output,
+    check_overlap,
+    host_bounds,
+    listed_outputs,
+)
 from tilewright.runtime.cuda import driver as cuda_driver
 from tilewright.runtime.cuda.array import DeviceArray, Memory, device_of, library_stream, on_device
 from tilewright.runtime.cuda.driver import DriverFailure
@@ -222,7 +230,7 @@ class _Call:
         wanted = given or [None] * len(manifest.outputs)
         self._check_limit(inputs)
         written = [self._output(number, value, inputs) for number, value in enumerate(wanted)]
-        check_overlap(manifest, inputs, written, _share_memory, in_place=not given)
+        check_overlap(manifest, inputs, written, _bounds, in_place=not given)
         is_async = not self._stream.is_own and not any(isinstance(each, np.ndarray) for each in (*inputs, *written))
         with self._loaded.lease(self._stream) as workspace:
             self._launch(workspace, self._buffers(workspace, inputs, written))
@@ -352,7 +360,7 @@ def _is_writeable(array: Given) -> bool:
     return array.flags.writeable and is_direct(array)
 
 
-def _share_memory(a: Given, b: Given) -> bool:
-    if isinstance(a, DeviceArray) and isinstance(b, DeviceArray):
-        return a.overlaps(b)
-    return isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and np.may_share_memory(a, b)
+def _bounds(array: Given) -> Bounds:
+    if isinstance(array, DeviceArray):
+        return f"cuda:{array.device}", array.address, array.address + array.nbytes
+    return host_bounds(array)
