@@ -35,6 +35,13 @@ class ExponentialFormat(msgspec.Struct, frozen=True):
     saturated: float
     tiny: float
 
+    @property
+    def vanishing(self) -> int:
+        """The n for which the factors of 2^-n in `Reduced.scaled` are 0. A product with them takes no time, where one
+        that has to be rounded to a subnormal number, or from there to 0, takes x86 processors up to a hundred times as
+        long."""
+        return 2 * self.largest_exponent
+
     def bits_of(self, exponent: int) -> int:
         """The bit pattern of 2^exponent."""
         return (self.largest_exponent + exponent) << self.significand_bits
@@ -126,9 +133,7 @@ def _exp_up_to(x: Lanes, most: float) -> Lanes:
     """exp of the lesser of x and `most`."""
     layout = FORMATS[x.element]
     below = x.at_most(most)
-    # Far below, where the product of the factors is 0 at full speed: a product that has to be rounded to a subnormal
-    # number, or from there to 0, takes x86 processors a hundred times as long.
-    reduced = reduce(below if x.can_scale() else below.at_least(1.5 * layout.underflow))
+    reduced = reduce(below if x.can_scale() else below.at_least(-layout.vanishing * math.log(2.0)))
     r = reduced.r
     # In one chain: an operation less than in two, which other vectors overlap.
     value = horner(r, (1.0, 1.0, *TABLES["EXP"][x.element]))
@@ -139,8 +144,7 @@ def _exp_up_to(x: Lanes, most: float) -> Lanes:
 
 def exp2(x: Lanes) -> Lanes:
     layout = FORMATS[x.element]
-    lowest = -layout.largest_exponent - layout.significand_bits - 1.0
-    inside = x.at_most(layout.largest_exponent + 1.0).at_least(lowest)
+    inside = x.at_most(layout.largest_exponent + 1.0).at_least(-layout.vanishing)
     shifted = inside + layout.round_constant
     n = shifted - layout.round_constant
     r = inside - n
@@ -162,7 +166,10 @@ def sigmoid(x: Lanes) -> Lanes:
     the processor scales in one step as (m - m t) 2^n with m = e / 2^n."""
     layout = FORMATS[x.element]
     negative = x < 0.0
-    lowest = negative.choose(x.constant(layout.underflow), -layout.saturated)
+    # From where on the rest of the scale, below, is 0.
+    least = -layout.largest_exponent // 2
+    vanishing = (least - layout.largest_exponent) * math.log(2.0)
+    lowest = negative.choose(x.constant(layout.underflow if x.can_scale() else vanishing), -layout.saturated)
     reduced = reduce((-x.absolute()).at_least(lowest))
     # What rounding r lost is less than a sixth of the last place here.
     r = reduced.r
@@ -174,7 +181,7 @@ def sigmoid(x: Lanes) -> Lanes:
         result = (correction + 1.0).scaled_by(negative.choose(reduced.n, 0.0))
     else:
         # e may be subnormal: keep it within the normal numbers, and what is left of its scale for the end.
-        exponent = reduced.exponent.at_least(-layout.largest_exponent // 2 << layout.significand_bits)
+        exponent = reduced.exponent.at_least(least << layout.significand_bits)
         scale = (exponent + layout.bits_of(0)).as_float()
         rest = (reduced.exponent - exponent + layout.bits_of(0)).as_float()
         e = scale.times_plus(less_one, scale)
