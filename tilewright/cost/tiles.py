@@ -19,8 +19,13 @@ def dividing_split(size: int, most: int) -> int:
     """Equal blocks of at most `most` that divide `size`, where at most twice as many as it takes do: then no block
     reaches beyond the end. Else blocks as equal as can be."""
     blocks = max(1, -(-size // most))
-    exact = next((n for n in range(blocks, 2 * blocks + 1) if size % n == 0), blocks)
-    return -(-size // exact)
+    if blocks <= most:
+        counts = range(blocks, 2 * blocks + 1)
+        exact = next((n for n in counts if size % n == 0), blocks)
+        return -(-size // exact)
+    # There are fewer extents to try than counts of blocks: of a size of 2**40, some thousands.
+    extents = range(most, -(-size // (2 * blocks)) - 1, -1)
+    return next((extent for extent in extents if size % extent == 0), -(-size // blocks))
 
 
 def even_split(size: int, target: int, multiple: int = 1) -> int:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 
 import tilewright as tw
 from tilewright import dtypes, schedules
+from tilewright.cost.tiles import dividing_split
 from tilewright.cost.vectors.register_blocks import register_blocks
 from tilewright.cost.vectors.tiles import EXCHANGED_RUN, exchanged_tile, read_once_tile
 from tilewright.machines.machine import load
 from tilewright.options import options
+from tilewright.passes.kernels.tile_builder import held_window
 
 
 @pytest.mark.parametrize("shape", [(57, 2210, 56), (3, 57, 2210, 56), (12, 64, 8), (2, 5, 5000)])
@@ -57,3 +62,54 @@ def test_threads_without_parts_of_the_depth_share_the_columns() -> None:
     block = max(register_blocks(dtypes.f32, machine), key=lambda each: each.columns)
     tiles = [read_once_tile(4, 1000, 9973, block, dtypes.f32, machine, threads) for threads in (1, 2, 4)]
     assert [tile and (tile.columns, tile.depth) for tile in tiles] == [(1024, 128), (512, 128), (256, 128)]
+
+
+def dividing_split_by_trial(size: int, most: int) -> int:
+    """`dividing_split`, which tries all counts of blocks."""
+    blocks = max(1, -(-size // most))
+    exact = next((n for n in range(blocks, 2 * blocks + 1) if size % n == 0), blocks)
+    return -(-size // exact)
+
+
+def test_sizes_are_divided_as_by_trying_all_counts() -> None:
+    for size in (*range(200), *range(1000, 20000, 97), 20000):
+        for most in (1, 2, 3, 7, 8, 31, 64, 100, 141, 142, 256, 1000, 16384):
+            assert dividing_split(size, most) == dividing_split_by_trial(size, most), (size, most)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("size", "most", "extent"),
+    [(2**40, 1024, 1024), (2**40 - 87, 1000, 1000), (3 * 2**40, 1000, 768), (2**61 - 1, 4, 4)],
+)
+def test_enormous_sizes_are_divided_at_once(size: int, most: int, extent: int) -> None:
+    assert dividing_split(size, most) == extent
+    assert held_window((size,), most) == (largest_divisor(size, most),)
+
+
+def largest_divisor(size: int, most: int) -> int:
+    return max(n for n in range(1, most + 1) if size % n == 0)
+
+
+# An axis that only its broadcast, padding or window makes this long: nothing of this size is ever stored.
+LONG = 2**40
+
+
+def padded(x: tw.Array) -> tw.Array:
+    return tw.pad(x, ((0, 0), (0, LONG - 1)))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: tw.sum(padded(x), axis=1),
+        lambda x: tw.nn.softmax(padded(x), axis=1),
+        lambda x: tw.argmax(tw.broadcast_to(x, (4, LONG)), axis=1),
+        lambda x: tw.nn.max_pool(tw.broadcast_to(x[:1], (1, LONG))[None, None], (1, LONG)),
+        lambda x: tw.matmul(padded(x), tw.permute_dims(padded(x), (1, 0))),
+        lambda x: tw.sort(padded(x), axis=1),
+    ],
+)
+def test_programs_over_enormous_axes_are_compiled_at_once(function: Callable[[tw.Array], tw.Array]) -> None:
+    tw.jit(function).lower(np.ones((4, 1), np.float32)).compile("cpu")

@@ -510,7 +510,7 @@ def held_window(window: Sequence[int], most: int | None) -> tuple[int, ...]:
     """Tile extents of a window, at most `most` elements in all, innermost dimensions first; they divide its sizes."""
     room, extents = most or math.prod(window), list[int]()
     for n in reversed(window):
-        extents.append(max(d for d in range(1, n + 1) if n % d == 0 and d <= max(1, room)))
+        extents.append(next(d for d in range(min(n, max(1, room)), 0, -1) if n % d == 0))
         room //= extents[-1]
     return tuple(reversed(extents))
 
