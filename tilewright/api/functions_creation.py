@@ -202,6 +202,7 @@ def _numbers(name: str, *numbers: Any) -> list[float]:
 def _ramp(count: int, first: float, step: float, dtype: DType) -> Array:
     """`first + i * step` for `count` values of i, computed in the compute type (f32 for 16-bit floats)."""
     if dtype.is_integer and not (float(first).is_integer() and float(step).is_integer()):
+        lifting.check_table("arange", count)
         return lifting.constant((first + step * np.arange(count)).astype(dtype.numpy))
     wide = dtype if dtype in (dtypes.i32, dtypes.i64) else dtypes.i64
     indices = iota((count,), dtype=wide if dtype.is_integer else dtype.compute)
@@ -236,6 +237,7 @@ def linspace(
         raise located(ArgumentError(f"`linspace` of {count} numbers", help="give a length of at least 0"))
     kind = element_type(dtype) if dtype else dtypes.f32
     if not kind.is_float:
+        lifting.check_table("linspace", count)
         return lifting.constant(np.linspace(first, last, count, endpoint=endpoint).astype(kind.numpy))
     steps = count - 1 if endpoint else count
     ramp = _ramp(count, float(first), (last - first) / steps if steps > 0 else 0.0, kind)

@@ -205,6 +205,7 @@ def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[Array, ...]:
     """The slices of `x` along `axis`, without it."""
     array = lift(x)
     at = axis_of(axis, array.ndim)
+    lifting.check_steps("unstack", array.shape[at])
     return tuple(array[(*(slice(None),) * at, n)] for n in range(array.shape[at]))
 
 
@@ -224,6 +225,7 @@ def split(x: ArrayLike, sections: int | Sequence[int], /, *, axis: int = 0) -> t
     if count < 1 or size % count:
         message = f"an axis of size {size} does not split into {count} equal sections"
         raise located(ShapeError(message, help="give the indices to cut at"))
+    lifting.check_steps("split", count)
     return tuple(_cut(array, at, n * (size // count), (n + 1) * (size // count)) for n in range(count))
 
 
@@ -248,6 +250,7 @@ def repeat(x: ArrayLike, repeats: int | Sequence[int], /, *, axis: int | None = 
         if counts.shape != (array.shape[at],):
             message = f"{counts.size} repeats for an axis of size {array.shape[at]}"
             raise located(ShapeError(message, help="give one number per element"))
+        lifting.check_table("repeat", int(counts.sum()))
         return array[(*(slice(None),) * at, np.repeat(np.arange(array.shape[at]), counts))]
     times = int(counts.reshape(())) if counts.ndim else int(counts)
     spread = _inserted(array, at + 1, times)
@@ -331,6 +334,7 @@ def _padded(x: Array, axis: int, before: int, after: int, mode: Any) -> Array:
         return x
     if size == 0:
         raise located(ShapeError(f"`pad` of mode {mode!r} has no elements to repeat", help='use mode="constant"'))
+    lifting.check_table("pad", before + size + after)
     # np.pad repeats its pattern when the width is larger than the axis; so does an index map.
     places = np.pad(np.arange(size), (before, after), mode=mode)
     return x[(*(slice(None),) * axis, places)]

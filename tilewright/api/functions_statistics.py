@@ -273,7 +273,9 @@ def diff(
     joined = [lift(part) for part in (prepend, array, append) if part is not None]
     array = concat(joined, axis=at) if len(joined) > 1 else array
     lead = (slice(None),) * at
-    for _ in range(builtins.min(times, array.shape[at])):
+    times = builtins.min(times, array.shape[at])
+    lifting.check_steps("diff", times)
+    for _ in range(times):
         later, earlier = array[(*lead, slice(1, None))], array[(*lead, slice(None, -1))]
         array = apply("bitwise_xor", later, earlier) if array.dtype.is_bool else subtract(later, earlier)
     return array

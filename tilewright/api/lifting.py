@@ -19,9 +19,13 @@ from tilewright import dtypes, ops
 from tilewright.api.array import Array, located
 from tilewright.api.complex_array import ComplexArray
 from tilewright.dtypes import DType
-from tilewright.errors import ArgumentError, DTypeError, IndexError_, ShapeError, TilewrightError
+from tilewright.errors import ArgumentError, DTypeError, IndexError_, ResourceExhausted, ShapeError, TilewrightError
 from tilewright.frontend.tracing import current_graph, keeps_views
 from tilewright.primitives import ArrayType, Shape
+
+# NumPy's indices, and the arrays of them that exist at a time while a table is made of them.
+_TABLE_ITEM_BYTES, _TABLE_COPIES = 8, 2
+_MOST_STEPS = 1 << 20
 
 Scalar = bool | int | float | complex
 
@@ -96,6 +100,32 @@ def constant(captured: Any) -> Array:
         return ComplexArray(constant(array.real.copy()), constant(array.imag.copy()))
     graph = current_graph()
     return Array(graph.constant(array, ArrayType(array.shape, dtype)), graph)
+
+
+def check_table(name: str, elements: int) -> None:
+    """Check that a function may compute a constant of so many elements, and copies of it, while the program is traced.
+
+    Raises:
+        ResourceExhausted: they are more than the memory of this machine.
+    """
+    from tilewright.runtime.cpu.features import usable_memory_bytes
+
+    nbytes = _TABLE_COPIES * elements * _TABLE_ITEM_BYTES
+    if nbytes > usable_memory_bytes():
+        message = f"`{name}` makes a table of {elements} elements while it is traced, "
+        message += f"which takes {nbytes} bytes; this machine has {usable_memory_bytes()} for this process"
+        raise located(ResourceExhausted(message, help="use smaller arrays"))
+
+
+def check_steps(name: str, steps: int) -> None:
+    """Check that a function may be traced as so many operations, one after the other.
+
+    Raises:
+        ShapeError: tracing them would not end in any useful time.
+    """
+    if steps > _MOST_STEPS:
+        message = f"`{name}` is traced as {steps} operations, of {_MOST_STEPS} at most"
+        raise located(ShapeError(message, help="use fewer, or a loop: `tw.scan`, `tw.fori_loop`"))
 
 
 def element_type(dtype: object) -> DType:

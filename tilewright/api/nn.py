@@ -354,6 +354,8 @@ def avg_pool(
     total, geometry = _pooled("add", wide, window, stride, padding)
     if count_padding:
         return cast(divide(total, float(math.prod(geometry["window"]))), array.dtype)
+    sizes = [n for n, window in zip(total.shape, geometry["window"], strict=True) if window > 1]
+    lifting.check_table("avg_pool", math.prod(sizes))
     counts = np.ones((), np.float64)
     for axis, size in enumerate(array.shape):
         window, stride_here, low = (geometry[k][axis] for k in ("window", "strides", "low"))

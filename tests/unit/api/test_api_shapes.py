@@ -8,7 +8,14 @@ from api_support import SHAPES, close, numbers, run, same
 
 import tilewright as tw
 from tilewright import dtypes
-from tilewright.errors import ArgumentError, DataDependentShapeError, DTypeError, IndexError_, ShapeError
+from tilewright.errors import (
+    ArgumentError,
+    DataDependentShapeError,
+    DTypeError,
+    IndexError_,
+    ResourceExhausted,
+    ShapeError,
+)
 
 ALL_DTYPES = [d.name for d in dtypes.ALL]
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
@@ -327,3 +334,39 @@ def test_manipulation_refuses():
     ]:
         with pytest.raises(error):
             run(call, X)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda x: tw.pad(x[0], ((0, 2**40),), mode="edge"), "pad"),
+        (lambda x: tw.pad(tw.broadcast_to(x[0, 0], (2**40,)), ((0, 1),), mode="reflect"), "pad"),
+        (lambda x: tw.repeat(x, [1, 2**40, 1], axis=0), "repeat"),
+        (lambda x: tw.arange(0, 2**40, 0.5, dtype=tw.int32), "arange"),
+        (lambda x: tw.linspace(0, 9, 2**40, dtype=tw.int32), "linspace"),
+        (
+            lambda x: tw.nn.avg_pool(
+                tw.broadcast_to(x[0, 0], (1, 1, 2**40)), 3, stride=1, padding=((1, 1),), count_padding=False
+            ),
+            "avg_pool",
+        ),
+    ],
+)
+def test_tables_larger_than_the_memory_are_refused(function, name):
+    with pytest.raises(ResourceExhausted, match=f"`{name}` makes a table of [0-9]+ elements"):
+        tw.jit(function).lower(np.ones((3, 1), np.float32))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: tw.unstack(tw.broadcast_to(x, (2**40,))),
+        lambda x: tw.split(tw.broadcast_to(x, (2**40,)), 2**40),
+        lambda x: tw.diff(tw.broadcast_to(x, (2**40,)), n=2**39),
+    ],
+)
+def test_programs_of_too_many_operations_are_refused(function):
+    with pytest.raises(ShapeError, match=r"is traced as [0-9]+ operations"):
+        tw.jit(function).lower(np.ones(1, np.float32))
