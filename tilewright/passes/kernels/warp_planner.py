@@ -12,7 +12,7 @@ from tilewright.cost.warps.loops import warp_reduction_tile, warp_transpose_tile
 from tilewright.cost.warps.products import WarpProduct, WarpSchedule, warp_schedule
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, i32
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
 from tilewright.machines.machine import Machine
 from tilewright.passes.fallbacks import Fallback, halved, with_less_room
@@ -235,6 +235,10 @@ class WarpPlanner:
             help = 'compute this part in a program of its own with target="cpu", and pass its results'
             raise UnsupportedOnTargetError(message, help=help, location=location_of(op))
         shape, axis = array_type(op.operands[0]).shape, axis_of(op)
+        if shape[axis] > i32.highest:  # an axis that is not stored: indices have 32 bits
+            message = f"`{op.name.removeprefix('array.')}` of {shape[axis]} elements"
+            help = "use axes of fewer than 2**31 elements"
+            raise UnsupportedOnTargetError(message, help=help, location=location_of(op))
         if isinstance(op, array.ScanOp):
             room = WARP_LINE_BYTES // array_type(op.operands[0]).dtype.compute.itemsize
         else:
