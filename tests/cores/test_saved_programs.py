@@ -276,6 +276,10 @@ FORGED = {
     ),
     "another kernel": (lambda m, t, s: (m, t.replace('sym_name = "', 'sym_name = "other_', 1), s), "kernels are not"),
     "sources of another form": (lambda m, t, s: (m, t, b"\xc1"), "does not hold a program"),
+    "sources nested deeply": (
+        lambda m, t, s: (m, t, b"\x81\xa1x\x81\xa1x" + b"\x91" * 100_000),
+        "does not hold a program",
+    ),
     "no such buffer": (
         host_with(lambda h: msgspec.structs.replace(h, steps=(*h.steps, h.steps[0].__class__(0, (99, 0, 1))))),
         "does not",

@@ -156,6 +156,14 @@ def test_machine_code_is_assembled_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize("content", [b"", b"\x81\xa1x" + b"\x91" * 100_000])
+def test_machine_code_in_a_damaged_file_is_assembled_again(tmp_path: Path, content: bytes) -> None:
+    from tilewright.targets.cuda import cubin_cache
+
+    (tmp_path / "code").write_bytes(content)
+    assert cubin_cache._read(tmp_path / "code", "key") is None
+
+
 # ---- streams, graphs and threads ------------------------------------------------------------------------------------
 
 

@@ -235,7 +235,7 @@ def _checked(cells: tuple[Any, ...]) -> Row | None:
     try:
         values = (*plain, msgspec.json.decode(record, type=dict[str, Any]))
         checked = msgspec.convert(dict(zip(Row.__struct_fields__, values, strict=True)), type=Row)
-    except (msgspec.MsgspecError, TypeError, ValueError):
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError):
         return None
     return checked if is_entry_file(checked.file, checked.key) else None
 

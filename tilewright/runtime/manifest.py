@@ -130,7 +130,7 @@ def decode(content: bytes | memoryview) -> Manifest:
     """
     try:
         manifest = msgspec.msgpack.decode(content, type=Manifest)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ProgramFileError(
             f"the program's manifest cannot be read: {error}",
             help="compile the program again with this version of Tilewright",

@@ -135,7 +135,7 @@ def test_another_manifest_or_abi_version_is_refused(tmp_path, fields):
         load(tmp_path / "p.twp")
 
 
-@pytest.mark.parametrize("content", [b"", b"\x80", b"\xc1", b"\x81\xa4name\x01"])
+@pytest.mark.parametrize("content", [b"", b"\x80", b"\xc1", b"\x81\xa4name\x01", b"\x81\xa1x" + b"\x91" * 100_000])
 def test_bytes_that_are_no_manifest_are_refused(content):
     with pytest.raises(ProgramFileError, match="manifest"):
         manifest.decode(content)

@@ -63,7 +63,7 @@ def _read(path: Path, key: str) -> Cubin | None:
     """A kernel in the cache; None where another process has removed it, or where it is not the key's."""
     try:
         entry = msgspec.msgpack.decode(path.read_bytes(), type=_Entry)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
         events.emit("cache.damaged", key=path.name, reason=str(error))
         return None
     if entry.key != key:

@@ -210,7 +210,15 @@ def _refusing() -> Generator[None]:
     """Report contents that cannot be what `linked` wrote."""
     try:
         yield
-    except (VerificationError, CompilerBug, LayoutError, msgspec.MsgspecError, KeyError, ValueError) as error:
+    except (
+        VerificationError,
+        CompilerBug,
+        LayoutError,
+        msgspec.MsgspecError,
+        KeyError,
+        ValueError,
+        RecursionError,
+    ) as error:
         reason = error.message if isinstance(error, TilewrightError) else str(error)
         raise ProgramFileError(f"the program file does not hold a program for cores: {reason}", help=_HELP) from error
 
