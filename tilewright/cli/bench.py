@@ -98,6 +98,8 @@ def bench(
         raise ArgumentError(f"there is no suite `{suite}`", help=_suggestion(suite, (*SUITES, _HUNT)))
     if repeat < 1:
         raise ArgumentError(f"`--repeat` is {repeat}", help="give each library at least one turn")
+    if not 0 < seconds < math.inf:  # false for NaN, too
+        raise ArgumentError(f"`--seconds` is {seconds}", help="give a hunt a finite time above 0")
     from tilewright.options import current
     from tilewright.targets.base import target_named
 
@@ -113,19 +115,22 @@ def bench(
         return _hunted(request, seed, seconds, corpus, quiet=quiet)
     document = _measure(request, quiet=quiet)
     for found in document["cases"]:
-        earlier = base.get(found["case"])
-        if earlier is not None and "error" not in earlier and "error" not in found:
-            found["base_s"] = earlier["ours_s"]
-            found["speedup"] = earlier["ours_s"] / found["ours_s"]
+        base_s = base.get(found["case"])
+        if base_s is not None and "error" not in found:
+            found["base_s"] = base_s
+            found["speedup"] = base_s / found["ours_s"]
     exit_code = 0 if all(found["agrees"] for found in document["cases"]) else 1
     return Report(document, lambda console: _show(console, document, request.peers), exit_code)
 
 
 def _hunted(request: Request, seed: int, seconds: float, corpus: Path | None, *, quiet: bool) -> Report:
     from tilewright.cli.hunt.command import Hunt, report
+    from tilewright.cli.hunt.corpus import prepare
 
     if not request.peers:
         raise ArgumentError("a hunt needs a peer", help="name peers, such as `--vs torch,jax,numpy`")
+    if corpus is not None:
+        prepare(corpus)
     with _status("hunting", quiet) as tell:
         return report(Hunt(seed, seconds, request, corpus, tell).run())
 
@@ -272,19 +277,20 @@ def _status(title: str, quiet: bool) -> Generator[Callable[[str], None]]:
         yield lambda text: status.update(f"{title}: {text}")
 
 
-def _read_base(path: Path, suite: str) -> dict[str, dict[str, Any]]:
+def _read_base(path: Path, suite: str) -> dict[str, float]:
+    """Our times of the cases of an earlier run that did not fail."""
     import msgspec
 
     try:
         document = msgspec.json.decode(path.read_bytes())
-        cases = {case["case"]: case for case in document["cases"]}
+        times = {case["case"]: float(case["ours_s"]) for case in document["cases"] if "error" not in case}
         found_suite = document["suite"]
-    except (OSError, msgspec.MsgspecError, KeyError, TypeError) as error:
+    except (OSError, msgspec.MsgspecError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         message = f"{str(path)!r} is not the document of an earlier run: {error}"
         raise ArgumentError(message, help=f"write one with `tilewright bench {suite} --json > base.json`") from None
     if found_suite != suite:
         raise ArgumentError(f"{str(path)!r} is of the suite `{found_suite}`", help=f"give one of `{suite}`")
-    return cases
+    return times
 
 
 def _show_compiler(console: Console, document: dict[str, Any]) -> None:

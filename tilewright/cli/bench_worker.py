@@ -10,7 +10,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from tilewright.cli import worker_process
-from tilewright.errors import ArgumentError, TilewrightError
+from tilewright.errors import ArgumentError, ResourceExhausted, TilewrightError
 
 if TYPE_CHECKING:
     from tilewright.cli.bench_peers import Runner
@@ -127,8 +128,8 @@ def measure(case: Case, request: Request) -> dict[str, Any]:
 
     if target_named(current().target)[0].device_arrays:
         return bench_device.measure(case, request)
-    copy = copy_of(footprint(case.bytes), request.threads)
-    with options(threads=request.threads):
+    with _within_memory(case.bytes), options(threads=request.threads):
+        copy = copy_of(footprint(case.bytes), request.threads)
         inputs = case.make_inputs(np.random.default_rng(0))
         runners = {OURS: bench_peers.ours(case, inputs)}
         absent: dict[str, str] = {}
@@ -145,6 +146,27 @@ def measure(case: Case, request: Request) -> dict[str, Any]:
     peak = fma_peak("f64" if case.dtype == "f64" else "f32", request.threads)
     described = describe(case, request, times, differences, absent, peak, copy_bandwidth)
     return described if case.compile_s is None else described | {"compile_s": case.compile_s(inputs)}
+
+
+@contextmanager
+def _within_memory(nbytes: float) -> Generator[None]:
+    """Refuse a case that needs more than the machine's memory, for its arrays and the copy that takes turns with the
+    libraries: the system may grant memory that it does not have, and end the process that uses it.
+
+    Raises:
+        ResourceExhausted: they are, or the system has no memory for them.
+    """
+    from tilewright.runtime.cpu.features import usable_memory_bytes
+
+    help = "measure smaller arrays"
+    needed = nbytes + footprint(nbytes)
+    if needed > usable_memory_bytes():
+        message = f"the case takes {needed:.0f} bytes, this machine has {usable_memory_bytes()} for this process"
+        raise ResourceExhausted(message, help=help)
+    try:
+        yield
+    except MemoryError as error:
+        raise ResourceExhausted(f"the system has no memory for the case: {error}", help=help) from None
 
 
 def measure_compiler(case: CompilerCase, request: Request) -> dict[str, Any]:

@@ -236,6 +236,12 @@ def test_table_compares_with_an_earlier_run(tilewright: CommandLine, tmp_path: P
         (("gemm", "--vs", "numpi"), "did you mean numpy?"),
         (("gemm", "--repeat", "0"), "at least one turn"),
         (("gemm", "--repeat", "many"), "many"),
+        (("hunt", "--seconds", "nan"), "`--seconds` is nan"),
+        (("hunt", "--seconds", "inf"), "`--seconds` is inf"),
+        (("hunt", "--seconds", "-5"), "`--seconds` is -5.0"),
+        (("hunt", "--seconds", "0"), "give a hunt a finite time above 0"),
+        (("hunt", "--seconds", "1", "--corpus", "/dev/null/corpus"), "the corpus cannot be written"),
+        (("hunt", "--seconds", "1", "--corpus", "/dev/null"), "the corpus cannot be written"),
         (("gemm", "--threads", "none"), "error[TW0701]: `--threads`"),
         (("gemm", "--compare", "missing.json"), "not the document of an earlier run"),
         (("gemm", "--quick", "--case", "nothing"), "has no case 'nothing'"),
@@ -252,6 +258,27 @@ def test_base_of_another_suite_is_refused(tilewright: CommandLine, tmp_path: Pat
     base = tmp_path / "base.json"
     base.write_text('{"suite": "ops", "cases": []}')
     assert "is of the suite `ops`" in tilewright("bench", "gemm", "--compare", base).stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"suite": ' + "[" * 100_000,
+        '{"suite": "gemm", "cases": [{"case": "a"}]}',
+        '{"suite": "gemm", "cases": [{"case": "a", "ours_s": "fast"}]}',
+        '{"suite": "gemm", "cases": [{"case": "a", "ours_s": null}]}',
+        '{"suite": "gemm", "cases": [{"case": [], "ours_s": 1}]}',
+        '{"suite": "gemm", "cases": 3}',
+    ],
+)
+def test_other_documents_are_no_base(tilewright: CommandLine, tmp_path: Path, text: str):
+    base = tmp_path / "base.json"
+    base.write_text(text)
+    run = tilewright("bench", "gemm", "--compare", base)
+    assert run.exit_code == 1
+    assert "error[TW0205]" in run.stderr
+    assert "is not the document of an earlier run" in run.stderr
 
 
 def request(**changes: Any) -> Request:
@@ -349,6 +376,55 @@ def test_case_that_does_not_compile_is_a_record():
     assert record["case"] == "made up"
     assert record["error"].startswith("error[TW0202]: no such product")
     assert not record["agrees"]
+
+
+@pytest.mark.parametrize("nbytes", [1e3, 1e15])
+def test_case_without_memory_is_a_record(nbytes: float):
+    def fails(generator: np.random.Generator) -> Any:
+        raise MemoryError("Unable to allocate it")
+
+    case = replace(made_up_case(lambda x: x, lambda numpy, x: x, bytes=nbytes), make_inputs=fails)
+    record = bench_worker.measured_or_failed(case, request())
+    assert record["error"].startswith("error[TW0403]: ")
+    assert not record["agrees"]
+
+
+def write_corpus(folder: Path, **texts: str) -> None:
+    (folder / "benchmarks/hunt").mkdir(parents=True)
+    for name, text in texts.items():
+        (folder / f"benchmarks/hunt/{name}.json").write_text(text)
+
+
+def test_programs_that_cannot_run_leave_the_others(
+    tilewright: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    program = '{"inputs": [{"shape": [%d]}], "steps": [{"op": "exp", "operands": [0]}]}'
+    write_corpus(tmp_path, a=program % 99999999999, b=program % 16)
+    monkeypatch.chdir(tmp_path)
+    run = tilewright("bench", "found", "--quick", "--json", "--threads", "1")
+    assert run.exit_code == 1, run.stderr
+    first, second = json.loads(run.stdout)["cases"]
+    assert first["error"].startswith("error[TW0403]: ")
+    assert second["agrees"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"inputs": [], "steps": []}',
+        '{"inputs": [{"shape": [4]}], "steps": [{"op": "sum", "operands": [0], "parameters": {"axis": 9}}]}',
+        "[" * 100_000,
+    ],
+)
+def test_texts_in_the_corpus_that_are_no_programs_are_named(
+    tilewright: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+):
+    write_corpus(tmp_path, bad=text)
+    monkeypatch.chdir(tmp_path)
+    run = tilewright("bench", "found", "--quick", "--threads", "1")
+    assert run.exit_code == 1
+    assert "error[TW0205]: `benchmarks/hunt/bad.json`" in run.stderr
+    assert "Traceback" not in run.stderr
 
 
 def test_absent_peers_have_reasons():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -11,8 +12,8 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from tilewright.dtypes import by_name
-from tilewright.errors import ArgumentError
+from tilewright.dtypes import ALL, by_name
+from tilewright.errors import ArgumentError, TilewrightError
 
 Tensor: TypeAlias = Any  # an array of any library
 Library: TypeAlias = Any  # its module: numpy, jax.numpy, torch or tilewright
@@ -21,6 +22,10 @@ Parameter: TypeAlias = int | float | str | list[int]
 
 # How an input is laid out in memory.
 CONTIGUOUS, TRANSPOSED, STRIDED = "contiguous", "transposed", "strided"
+_FORMS = (CONTIGUOUS, TRANSPOSED, STRIDED)
+_HELP = "write it with the hunt"
+# Python's errors on a step that no hunt wrote.
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
 # Integers are drawn below this: sums of them stay exact.
 _MOST_INTEGER = 50
 
@@ -102,11 +107,24 @@ def types_of(program: Program) -> list[Type]:
 
     types = [Type(each.shape, each.dtype) for each in program.inputs]
     for step in program.steps:
-        given = [tw.ShapeDtype(types[n].shape, by_name(types[n].dtype)) for n in step.operands]
-        graph = tw.jit(partial(_run_step, step, "tilewright", tw)).lower(*given).graph
+        with _refusing(step):
+            given = [tw.ShapeDtype(types[n].shape, by_name(types[n].dtype)) for n in step.operands]
+            graph = tw.jit(partial(_run_step, step, "tilewright", tw)).lower(*given).graph
         result = graph.outputs[0].type
         types.append(Type(result.shape, result.dtype.name))
     return types
+
+
+@contextlib.contextmanager
+def _refusing(step: Step) -> Generator[None]:
+    """Report Python's errors on parameters that the operator lacks, or on too few or too many operands."""
+    try:
+        yield
+    except TilewrightError:
+        raise
+    except _MALFORMED as error:
+        message = f"`{step.op}` does not take these operands or parameters: {error}"
+        raise ArgumentError(message, help=_HELP) from None
 
 
 def _run_step(step: Step, library: str, module: Library, *operands: Tensor) -> Tensor:
@@ -125,14 +143,25 @@ def read_program(text: str | bytes) -> Program:
 
     try:
         program = msgspec.json.decode(text, type=Program)
-    except (msgspec.MsgspecError, UnicodeError) as error:
-        raise ArgumentError(f"the text is no program of `bench hunt`: {error}", help="write it with the hunt") from None
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise ArgumentError(f"the text is no program of `bench hunt`: {error}", help=_HELP) from None
+    if not program.steps:
+        raise ArgumentError("the text is no program of `bench hunt`: it has no steps", help=_HELP)
+    for number, given in enumerate(program.inputs):
+        if not _is_input(given):
+            raise ArgumentError(f"input {number} is no array that a hunt makes: {given}", help=_HELP)
     for number, step in enumerate(program.steps):
         earlier = len(program.inputs) + number
         if step.op not in OPERATORS or any(not 0 <= n < earlier for n in step.operands):
             message = f"step {number} is no operator on earlier values: {step}"
-            raise ArgumentError(message, help="write it with the hunt")
+            raise ArgumentError(message, help=_HELP)
     return program
+
+
+def _is_input(given: Input) -> bool:
+    has_rows = given.form != STRIDED or len(given.shape) > 0
+    is_known = given.dtype in {dtype.name for dtype in ALL} and given.form in _FORMS
+    return is_known and has_rows and all(size >= 0 for size in given.shape)
 
 
 def _array(given: Input, generator: np.random.Generator) -> Tensor:

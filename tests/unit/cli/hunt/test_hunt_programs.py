@@ -20,7 +20,7 @@ from tilewright.cli.hunt.operators import OPERATORS, form_of
 from tilewright.cli.hunt.operators.base import Call
 from tilewright.cli.hunt.program import Input, Program, Step, Type, read_program, types_of
 from tilewright.cli.hunt.worker import case_of
-from tilewright.errors import ArgumentError
+from tilewright.errors import ArgumentError, TilewrightError
 
 LIBRARIES = ("numpy", "tilewright", "jax", "torch")
 # Shapes that all operators take, each some of them.
@@ -123,11 +123,35 @@ def test_programs_pass_through_json() -> None:
         '{"inputs": [], "steps": [{"op": "exp", "operands": [0]}]}',
         '{"inputs": [{"shape": [2]}], "steps": [{"op": "eval", "operands": [0]}]}',
         '{"inputs": [{"shape": [2]}], "steps": [{"op": "exp", "operands": [1]}]}',
+        '{"inputs": [{"shape": [2]}], "steps": []}',
+        '{"inputs": [{"shape": [-2]}], "steps": [{"op": "exp", "operands": [0]}]}',
+        '{"inputs": [{"shape": [2], "dtype": "f31"}], "steps": [{"op": "exp", "operands": [0]}]}',
+        '{"inputs": [{"shape": [2], "form": "round"}], "steps": [{"op": "exp", "operands": [0]}]}',
+        '{"inputs": [{"shape": [], "form": "strided"}], "steps": [{"op": "exp", "operands": [0]}]}',
+        '{"other": ' + "[" * 100_000,
     ],
 )
 def test_other_texts_are_refused(text: str) -> None:
-    with pytest.raises(ArgumentError, match=r"no program|no operator"):
+    with pytest.raises(ArgumentError, match=r"no program|no operator|no array"):
         read_program(text)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        Step("sum", (0,), {"axis": 9}),
+        Step("sum", (0,), {"axes": [9], "keep": 0}),
+        Step("sum", (0,), {"axes": "x", "keep": 0}),
+        Step("sum", ()),
+        Step("exp", (0, 0)),
+        Step("cast", (0,)),
+        Step("cast", (0,), {"dtype": "f31"}),
+        Step("matmul", (0, 0)),
+    ],
+)
+def test_steps_that_no_operator_takes_are_refused(step: Step) -> None:
+    with pytest.raises(TilewrightError):
+        case_of(Program((Input((4, 5)),), (step,)))
 
 
 def test_libraries_without_an_operator_are_refused() -> None:

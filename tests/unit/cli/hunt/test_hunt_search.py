@@ -11,7 +11,7 @@ import pytest
 from tilewright.cli.bench_worker import Request
 from tilewright.cli.hunt import command
 from tilewright.cli.hunt.causes import Slow, by_cause, slow_of
-from tilewright.cli.hunt.corpus import keep, programs
+from tilewright.cli.hunt.corpus import keep, prepare, programs
 from tilewright.cli.hunt.measurer import Measurer
 from tilewright.cli.hunt.program import Input, Program, Record, Step
 from tilewright.cli.hunt.shrink import shrunk
@@ -76,11 +76,42 @@ def test_groups_are_by_kernel_bound_and_operators() -> None:
 def test_the_corpus_is_read_as_it_is_kept(tmp_path: Path) -> None:
     found = slow_of(LONG, {"ratio": 0.5, "ours_s": 1.0, "best_peer": "jax", "peak_fraction": 1.0, "kernels": {}})
     assert keep(tmp_path, found) == keep(tmp_path, found)
-    ((name, program),) = programs(tmp_path)
-    assert name.startswith("exp-add-sort-multiply-sum-")
+    ((file, program),) = programs(tmp_path)
+    assert file.name.startswith("exp-add-sort-multiply-sum-")
     assert program == LONG
     with pytest.raises(ArgumentError, match="there is no corpus"):
         list(programs(tmp_path / "none"))
+
+
+def test_a_kill_leaves_whole_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = slow_of(LONG, {"ratio": 0.5, "ours_s": 1.0, "best_peer": "jax", "peak_fraction": 1.0, "kernels": {}})
+    text = keep(tmp_path, found).read_bytes()
+
+    def killed(path: Path, content: bytes) -> int:
+        with path.open("wb") as file:
+            file.write(content[:10])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_bytes", killed)
+    with pytest.raises(KeyboardInterrupt):
+        keep(tmp_path, found)
+    ((file, _),) = programs(tmp_path)
+    assert file.read_bytes() == text
+
+
+def test_the_folder_of_a_corpus_is_made_before_a_search(tmp_path: Path) -> None:
+    prepare(tmp_path / "a" / "b")
+    prepare(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(ArgumentError, match="the corpus cannot be written"):
+        prepare(tmp_path / "file")
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(ArgumentError, match=r"folder\.json"):
+        list(programs(tmp_path))
 
 
 def test_a_process_that_dies_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
