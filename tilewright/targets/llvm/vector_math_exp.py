@@ -37,9 +37,9 @@ class ExponentialFormat(msgspec.Struct, frozen=True):
 
     @property
     def vanishing(self) -> int:
-        """The n for which the factors of 2^-n in `Reduced.scaled` are 0. A product with them takes no time, where one
-        that has to be rounded to a subnormal number, or from there to 0, takes x86 processors up to a hundred times as
-        long."""
+        """The n for which the factors of 2^-n in `Reduced.scaled` are 0. Multiplying by them is as quick as by others;
+        a result that has to be rounded to a subnormal number, or from there to 0, takes x86 processors up to a hundred
+        times as long."""
         return 2 * self.largest_exponent
 
     def bits_of(self, exponent: int) -> int:

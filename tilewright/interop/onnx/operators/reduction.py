@@ -9,6 +9,7 @@ from tilewright.api.array import Array
 from tilewright.api.lifting import axes_of, axis_of
 from tilewright.interop.onnx.operators.elementwise import wide
 from tilewright.interop.onnx.registry import Node, operator
+from tilewright.interop.smallest import smallest
 
 Axes = tuple[int, ...]
 Reduction = Callable[[Array, Axes], Array]
@@ -151,5 +152,4 @@ def _chosen(node: Node, x: Array, count: int) -> tuple[Array, Array]:
     (at,) = axes_of(axis, x.ndim)
     if not 0 <= count <= x.shape[at]:
         raise node.unsupported(f"`TopK` of {count} elements along an axis of size {x.shape[at]}")
-    first = (*(slice(None),) * at, slice(0, count))
-    return tw.sort(x, axis=at)[first], tw.argsort(x, axis=at)[first]
+    return smallest(x, count, at)

@@ -12,6 +12,7 @@ from tilewright.api.functions_statistics import moments
 from tilewright.api.lifting import emit
 from tilewright.errors import UnsupportedOperatorError
 from tilewright.interop.casts import convert
+from tilewright.interop.smallest import smallest
 from tilewright.interop.torch.registry import operator
 from tilewright.interop.torch.tensors import dtype_of, widened
 
@@ -247,8 +248,7 @@ def top_k(x: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = 
         return x, tw.full((), 0, dtype=tw.i64)
     if largest:
         return tw.top_k(x, k, axis=dim)
-    values, places = sort(x, dim)
-    return _first(values, k, dim), _first(places, k, dim)
+    return smallest(x, k, dim)
 
 
 @operator("kthvalue")
@@ -278,10 +278,6 @@ def median_dim(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]
 def median(x: Array) -> Array:
     """The lower median of all elements."""
     return median_dim(tw.reshape(x, (x.size,)), 0)[0]
-
-
-def _first(x: Array, count: int, axis: int) -> Array:
-    return x[(*(slice(None),) * (axis % x.ndim), slice(0, count))]
 
 
 @operator("searchsorted.Tensor")
