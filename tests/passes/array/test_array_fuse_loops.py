@@ -200,6 +200,17 @@ def test_a_chain_stops_growing() -> None:
     assert reasons(program) == [f"the group would have a chain of more than {LONGEST_CHAIN} operations"]
 
 
+def test_the_time_to_fuse_a_chain_of_reversals_does_not_double_with_each() -> None:
+    def program(p: Program) -> list[Value]:
+        x = p.array(4, 5)
+        for n in range(LONGEST_CHAIN // 2):
+            x = p.map("multiply", *p.add("reverse", [x], axes=(n % 2,)), p.array(4, 5))
+        return [x]
+
+    # Coordinates written out would be of 2**32 terms.
+    assert len(groups(program)) > 1
+
+
 def test_a_wide_group_stops_growing() -> None:
     def program(p: Program) -> list[Value]:
         x = p.array(8)

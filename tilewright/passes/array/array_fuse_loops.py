@@ -398,6 +398,7 @@ def _reaches_each_once(merged: set[Operation], every: set[Operation], space: _Sp
 def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space, permutes_rows: bool) -> str | None:
     """Pull the roots symbolically: every operation must be reached at one set of coordinates."""
     seen: dict[Operation, set[Any]] = {}
+    numbers: _Numbers = {}
     problems: list[str] = []
 
     def reach(value: SSAValue, at: tuple[Any, ...]) -> None:
@@ -415,7 +416,7 @@ def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space, p
                 return
         elif not is_inline(op):
             return
-        for operand, inner in _operand_coordinates(op, at):
+        for operand, inner in _operand_coordinates(op, at, numbers):
             reach(operand, inner)
 
     straight = _canonical(space.shape, space.identity)
@@ -431,17 +432,17 @@ def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space, p
         (at,) = coordinates
         if isinstance(op, array.ReduceOp) and at != row:
             return "a reduction would be read at shifted coordinates"
-        permuted = permutes_rows and (_moves_in_any_order(op, at, straight) or _is_joined(op, at, straight, seen))
+        permuted = permutes_rows and (
+            _moves_in_any_order(op, at, straight) or _is_joined(op, at, numbers.get(straight), seen)
+        )
         if at not in (straight, row) and not is_cheap(op) and not permuted:
             return f"{describe([op])} would be repeated for every element that reads it"
     return None
 
 
-def _is_joined(
-    op: Operation, at: tuple[object, ...], straight: tuple[object, ...], seen: Collection[Operation]
-) -> bool:
-    """Whether an operation gathers rows for a concatenation, whose loop is cut where operands end, so that each row is
-    copied once."""
+def _is_joined(op: Operation, at: tuple[object, ...], straight: int | None, seen: Collection[Operation]) -> bool:
+    """Whether an operation gathers rows for a concatenation at straight coordinates, whose loop is cut where operands
+    end, so that each row is copied once."""
     joins = [other for other in seen if isinstance(other, array.ConcatOp)]
     return _gathers_rows(op) and any(at == tuple((id(join), straight, d) for d in range(len(at))) for join in joins)
 
@@ -471,16 +472,19 @@ def _canonical(shape: tuple[int, ...], at: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 _Coordinates: TypeAlias = tuple[Any, ...]
+# Ids of the coordinates at which operations with index maps of their own are read; the coordinates of their operands
+# name the id. Written out, they would double in size with each such operation, and so would the time to hash them.
+_Numbers: TypeAlias = dict[_Coordinates, int]
 
 
-def _operand_coordinates(op: Operation, at: _Coordinates) -> Iterable[tuple[SSAValue, _Coordinates]]:
+def _operand_coordinates(op: Operation, at: _Coordinates, numbers: _Numbers) -> Iterable[tuple[SSAValue, _Coordinates]]:
     """Symbolic counterpart of the tile builder's rules."""
     if isinstance(op, ELEMENTWISE):
         return [(operand, at) for operand in op.operands]
-    return _moved_coordinates(op, at)
+    return _moved_coordinates(op, at, numbers)
 
 
-def _moved_coordinates(op: Operation, at: _Coordinates) -> Iterable[tuple[SSAValue, _Coordinates]]:
+def _moved_coordinates(op: Operation, at: _Coordinates, numbers: _Numbers) -> Iterable[tuple[SSAValue, _Coordinates]]:
     if isinstance(op, array.ReduceOp):
         shape, axes = array_type(op.operands[0]).shape, op.axes
         rest = iter(at if op.part is None else at[1:])
@@ -502,8 +506,9 @@ def _moved_coordinates(op: Operation, at: _Coordinates) -> Iterable[tuple[SSAVal
         rest = iter(c for c, n in zip(at, result, strict=True) if n != 1)
         yield op.operands[0], tuple(-1 if n == 1 else next(rest) for n in array_type(op.operands[0]).shape)
     elif isinstance(op, (array.SliceOp, array.ReverseOp, array.UnfoldOp, *_MAPPED)):
+        number = numbers.setdefault(at, len(numbers))
         for operand in op.operands:
-            yield operand, tuple((id(op), at, d) for d in range(array_type(operand).rank))
+            yield operand, tuple((id(op), number, d) for d in range(array_type(operand).rank))
     else:
         for operand in op.operands:
             yield operand, at

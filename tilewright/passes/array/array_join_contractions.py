@@ -49,19 +49,24 @@ class ArrayJoinContractionsPass(msgspec.Struct, frozen=True):
             sums = [op for op in block.ops if isinstance(op, array.MapOp) and op.fn == "add"]
             concats = _Concats(block)
             changed = False
-            for op in reversed(sums):
-                if op.parent_block() is block:
-                    changed |= self._join(unit, op, concats)
+            known: set[Operation] = set()
+            for root in reversed(sums):
+                # Additions within a larger sum were looked at with it, whose terms include theirs.
+                if root.parent_block() is block and root not in known:
+                    terms, inner = _terms(root)
+                    known.update(inner)
+                    changed |= self._join(unit, root, terms, inner, concats)
             if changed:
                 drop_unused(block)
 
-    def _join(self, unit: Unit, root: array.MapOp, concats: _Concats) -> bool:
+    def _join(
+        self, unit: Unit, root: array.MapOp, terms: list[SSAValue], sums: list[Operation], concats: _Concats
+    ) -> bool:
         """Join the contractions of a sum; returns whether there are any to join."""
-        terms, sums = _terms(root)
         alike: dict[tuple[object, ...], list[array.ContractOp]] = {}
         for term in terms:
             op = term.owner
-            if isinstance(op, array.ContractOp) and len(list(term.uses)) == 1 and _is_shallow(op, concats.block):
+            if isinstance(op, array.ContractOp) and term.has_one_use() and _is_shallow(op, concats.block):
                 alike.setdefault(_form(op), []).append(op)
         groups = [group for group in alike.values() if len(group) > 1]
         if not groups:
@@ -118,7 +123,7 @@ def _terms(root: array.MapOp) -> tuple[list[SSAValue], list[Operation]]:
         value = pending.pop()
         op = value.owner
         is_sum = isinstance(op, array.MapOp) and op.fn == "add" and op.parent_block() is root.parent_block()
-        if isinstance(op, array.MapOp) and is_sum and len(list(value.uses)) == 1:
+        if isinstance(op, array.MapOp) and is_sum and value.has_one_use():
             sums.append(op)
             pending += reversed(op.operands)
         else:
