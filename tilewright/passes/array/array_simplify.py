@@ -94,7 +94,7 @@ def drop_unused(block: Block) -> bool:
     """Take out what nothing uses; gives whether there was such."""
     dropped = False
     for op in reversed(list(block.ops)):
-        if op.results and not any(list(r.uses) for r in op.results):
+        if op.results and not any(r.uses for r in op.results):
             op.detach()
             op.erase(safe_erase=False)
             dropped = True
