@@ -164,6 +164,13 @@ def test_machine_code_in_a_damaged_file_is_assembled_again(tmp_path: Path, conte
     assert cubin_cache._read(tmp_path / "code", "key") is None
 
 
+@pytest.mark.timeout(60)
+def test_the_best_of_an_enormous_axis_is_refused_at_once() -> None:
+    lowered = tw.jit(lambda x: tw.argmax(tw.broadcast_to(x, (4, 2**40)), axis=1)).lower(np.ones((4, 1), np.float32))
+    with pytest.raises(UnsupportedOnTargetError, match="`arg_reduce` of 1099511627776 elements"):
+        lowered.compile(CHIP)
+
+
 # ---- streams, graphs and threads ------------------------------------------------------------------------------------
 
 

@@ -240,7 +240,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "else accumulator.slots",
         "else accumulator.slots[:1]",
     ),
-    _access("upper ends not guarded", "_unsure", "low >= 0 and (high < size or", "low >= 0 and (True or"),
+    _access("upper ends not guarded", "_unsure", "begins and (high < size or", "begins and (True or"),
     _cpu(
         "reductions start from zero",
         "cpu.nest_accumulators:identity_of",
