@@ -117,3 +117,16 @@ def test_indices_at_the_ends_of_their_types() -> None:
         wide = np.array([int(n) for n in i])
         rows = np.clip(np.where(wide < 0, wide + 300, wide), 0, 299)
         np.testing.assert_array_equal(take(x, i), x[rows])
+
+
+def test_indices_that_are_inside_on_one_side_only() -> None:
+    """Rows at bytes plus a row, of fewer than those reach: what is beyond the last row is dropped, nothing else."""
+    x = np.arange(100 * 8, dtype=np.float32).reshape(100, 8)
+    i = np.array([0, 7, 98, 99, 100, 255], np.uint8)
+
+    def program(x: tw.Array, i: tw.Array) -> tw.Array:
+        return tw.zeros((100, 8)).at[i].add(x[tw.minimum(i, 99)])
+
+    expected = np.zeros((100, 8), np.float32)
+    np.add.at(expected, i[i < 100], x[i[i < 100]])
+    np.testing.assert_array_equal(tw.jit(program)(x, i), expected)

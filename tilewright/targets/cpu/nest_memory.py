@@ -355,9 +355,10 @@ class NestMemory:
         return sum(map(len, found))
 
     def _is_clipped(self, form: Form | None, found: Access, size: int) -> bool:
-        """Whether positions that matter keep a coordinate below `size`."""
-        bound = self.context.bound
-        return form is not None and any(c.keeps_below(size, form, found.symbols, bound) for c in self.plan.clips)
+        """Whether positions that matter keep a coordinate below `size`; of indices that are read, none is known to."""
+        if form is None or any(symbol in found.lanes for symbol, _ in form.symbols):
+            return False
+        return any(c.keeps_below(size, form, found.symbols, self.context.bound) for c in self.plan.clips)
 
     def _both(self, first: Value | None, second: Value | None) -> Value | None:
         """Lanes that two masks let through; None lets all through."""
