@@ -95,6 +95,14 @@ def test_drawn_geometries(
     check(x, w, strides, pads, dilation, groups, target, known)
 
 
+@pytest.mark.parametrize("dtype", ["f2", "f4"])
+def test_totals_are_shared_by_the_parts_of_padded_rows(dtype: str) -> None:
+    """Rows of zeros, of the image and of zeros again are loops of their own, which add to the same totals."""
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(dtype) for shape in ((2, 16, 2, 10), (1, 16, 1, 1)))
+    check(x, w, (1, 1), (1, 3), (1, 1), 1, "cpu:x86-64-v3", False)
+
+
 def test_padding_of_rows_that_are_stored_in_panels() -> None:
     """Vectors that begin elsewhere than where a panel does would cross its end."""
     rng = np.random.default_rng(0)

@@ -111,4 +111,6 @@ class FunctionContext(msgspec.Struct, eq=False):
         start = self.used_bytes
         self.used_bytes += round_up(bytes)
         self.scratch.require(self.used_bytes)
-        return offset_pointer(self.builder, self.worker, i64(start), 1)
+        # Where the function begins: another part of a loop than the one that asks first may use it, too.
+        with self.builder.goto_entry_block():
+            return offset_pointer(self.builder, self.worker, i64(start), 1)
