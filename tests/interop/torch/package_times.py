@@ -39,33 +39,21 @@ _HALF = ("attention_head_dim", "axes_dims_rope", "block_out_channels", "caption_
 _HALF += ("sample_size", "pos_embed_max_size")
 
 _NETWORKS = "tests.interop.torch.networks"
-# Named by steps, batch and sizes, and by channels, levels, batch and pixels.
-_PLAIN = (
-    Case(
-        "LSTMCell-32x16-64-128",
-        "UnrolledCell",
-        "",
-        {"inputs": 64, "hidden": 128},
-        (lambda: {"x": torch.randn(32, 16, 64)},),
-        package=_NETWORKS,
-    ),
-    Case(
-        "LSTMCell-40x8-64-64",
-        "UnrolledCell",
-        "",
-        {"inputs": 64, "hidden": 64},
-        (lambda: {"x": torch.randn(40, 8, 64)},),
-        package=_NETWORKS,
-    ),
-    Case(
-        "UNet-16x3-2x64x64",
-        "UNet",
-        "",
-        {"channels": 3, "width": 16, "levels": 3},
-        (lambda: {"x": torch.randn(2, 3, 64, 64)},),
-        package=_NETWORKS,
-    ),
-)
+
+
+def _cell(steps: int, batch: int, inputs: int, hidden: int) -> Case:
+    name, sizes = f"LSTMCell-{steps}x{batch}-{inputs}-{hidden}", {"inputs": inputs, "hidden": hidden}
+    arguments = (lambda: {"x": torch.randn(steps, batch, inputs)},)
+    return Case(name, "UnrolledCell", "", sizes, arguments, package=_NETWORKS)
+
+
+def _unet(width: int, channels: int, batch: int, pixels: int) -> Case:
+    name, sizes = f"UNet-{width}x3-{batch}x{pixels}x{pixels}", {"channels": channels, "width": width, "levels": 3}
+    arguments = (lambda: {"x": torch.randn(batch, channels, pixels, pixels)},)
+    return Case(name, "UNet", "", sizes, arguments, package=_NETWORKS)
+
+
+_PLAIN = (_cell(32, 16, 64, 128), _cell(40, 8, 64, 64), _unet(16, 3, 2, 64))
 
 
 def _times(value: Any, factor: int) -> Any:
