@@ -211,3 +211,19 @@ def test_an_empty_array_stays() -> None:
     }
     """
     check_unchanged(ArrayMoveReshapesPass(), program)
+
+
+def test_transposes_that_move_dims_of_one_element_are_reshapes() -> None:
+    def make(p: Program) -> list[Value]:
+        x = p.map("exp", p.array(5, 1, 6))
+        (turned,) = p.add("transpose", [x], permutation=(2, 0, 1))
+        (moved,) = p.add("transpose", [x], permutation=(0, 2, 1))
+        return [p.map("negative", moved), p.map("negative", turned)]
+
+    unit = run_through(make, ArrayMoveReshapesPass)
+    turns = [op for op in unit.main.body.block.ops if isinstance(op, array.TransposeOp)]
+    assert [op.permutation for op in turns] == [(2, 0, 1)]
+    before = run_through(make, ArrayNarrowContractionsPass)
+    inputs = random_inputs(before)
+    for x, y in zip(run(before, inputs), run(unit, inputs), strict=True):
+        np.testing.assert_array_equal(x, y)

@@ -49,10 +49,18 @@ def test_the_array_is_reduced_once(axes: str, result: str, fn: str) -> None:
     assert any(isinstance(op, array.MapOp) for op in ops) == (fn == "add")
 
 
+@pytest.mark.parametrize(("fn", "dtype"), [("add", "f32"), ("add", "bf16"), ("multiply", "i32")])
+@pytest.mark.parametrize(("axes", "result"), [("2", "5x2x28x"), ("0", "2x3x28x"), ("0, 2", "2x28x")])
+def test_dims_of_the_array_are_reduced_before_others_are_repeated(axes: str, result: str, fn: str, dtype: str) -> None:
+    unit = check_meaning(PASS, reduced(axes, result, fn, dtype))
+    ops = list(unit.main.body.block.ops)
+    assert [array_type(op.operands[0]).size for op in ops if isinstance(op, array.ReduceOp)] == [60]
+    assert not any(isinstance(op, array.MapOp) for op in ops)
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        reduced("2", "5x2x28x"),  # of the array's own elements
         reduced("1, 3", "5x3x", dtype="bf16"),  # the product would be rounded again
         reduced("1, 3", "5x3x", fn="multiply"),
     ],
@@ -107,6 +115,8 @@ def test_a_dim_of_one_element_is_repeated() -> None:
         (lambda x: tw.mean(tw.tile(x, (3, 2)), axis=0), lambda x: np.tile(x, (3, 2)).mean(0)),
         (lambda x: tw.max(tw.repeat(x, 4, axis=0)), lambda x: np.repeat(x, 4, axis=0).max()),
         (lambda x: tw.sum(tw.tile(x.T, (1, 2))), lambda x: np.tile(x.T, (1, 2)).sum()),
+        (lambda x: tw.sum(tw.repeat(x, 2, axis=0), axis=1), lambda x: np.repeat(x, 2, axis=0).sum(1)),
+        (lambda x: tw.max(tw.exp(tw.tile(x.T, (2, 1))), axis=1), lambda x: np.exp(np.tile(x.T, (2, 1))).max(1)),
     ],
 )
 def test_reductions_of_tiled_arrays(function: Callable[..., Any], expected: Callable[..., Any]) -> None:

@@ -52,6 +52,7 @@ class ArrayMoveReshapesPass(msgspec.Struct, frozen=True):
 
     def apply(self, unit: Unit) -> None:
         for block in blocks_of(unit.main):
+            _view_unit_transposes(block)
             _sink(unit, block)
             _hoist(unit, block, _is_read_by_kernels)
 
@@ -62,6 +63,18 @@ def hoist_reshapes_of_parts(unit: Unit, block: Block) -> None:
         if moves(op) and _is_taken_apart(op.results[0]):
             _reshape_operands(op)
     _hoist(unit, block, _is_taken_apart)
+
+
+def _view_unit_transposes(block: Block) -> None:
+    """Make reshapes of the transposes that move no dims but those of one element."""
+    for op in [op for op in block.ops if isinstance(op, array.TransposeOp)]:
+        shape = array_type(op.operands[0]).shape
+        long = [axis for axis in op.permutation if shape[axis] != 1]
+        if long == sorted(long):
+            view = array.ReshapeOp(arguments=op.operands, outputs=[op.results[0].type])
+            insert_like(op, view)
+            op.results[0].replace_all_uses_with(view.results[0])
+            erase(op)
 
 
 def _sink(unit: Unit, block: Block) -> None:

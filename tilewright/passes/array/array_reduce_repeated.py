@@ -1,9 +1,9 @@
 """Reduce an array once instead of each time that a broadcast repeats it.
 
-A sum over a dim along which a broadcast repeats its operand is the operand times the count; a maximum is the operand.
-A reshape between them may merge dims that are all reduced, as that of `tile` merges the repeats with the dim itself.
-A reduction of dims of one element is a reshape.
-Not for sums of narrow floats, which the multiplication would round once more.
+A sum over a dim along which a broadcast repeats its operand is the operand times the count; a maximum is the operand;
+not for sums of narrow floats, which the multiplication would round once more. What is repeated along other dims is
+reduced before it is repeated. A reshape between them may merge dims that are all reduced or all kept, as that of `tile`
+merges the repeats with the dim itself. A reduction of dims of one element is a reshape.
 Before simplification, which removes the broadcast and looks at what gives its operand.
 
 Before:
@@ -57,11 +57,13 @@ class ArrayReduceRepeatedPass(msgspec.Struct, frozen=True):
                     continue
                 source, axes = _before_reshape(op)
                 repeats = source.owner
-                if not isinstance(repeats, array.BroadcastOp) or not _applies(op):
+                if not isinstance(repeats, array.BroadcastOp) or op.part is not None:
                     continue
+                shape = array_type(source).shape
                 repeated = _repeated_axes(repeats, axes)
-                if repeated:
-                    count = math.prod(array_type(source).shape[axis] for axis in repeated)
+                everywhere = _repeated_axes(repeats, range(len(shape)))
+                if everywhere and 0 not in shape and (not repeated or _is_simply_repeated(op)):
+                    count = math.prod(shape[axis] for axis in everywhere)
                     reason = f"a broadcast repeats elements {count} times"
                     unit.remarks.append(Remark(self.name, f"reduction at {where(op)}", "of the array once", reason))
                     _reduce_once(op, repeats, axes, repeated)
@@ -73,9 +75,11 @@ def _is_of_one(op: array.ReduceOp) -> bool:
     return op.part is None and 0 not in source.shape and source.size == result.size and source.dtype == result.dtype
 
 
-def _applies(op: array.ReduceOp) -> bool:
+def _is_simply_repeated(op: array.ReduceOp) -> bool:
+    """Whether a reduction of repeated elements is one of the elements, or that times the count, to the last bit that
+    the type asks for."""
     type = array_type(op.operands[0])
-    if op.part is not None or 0 in type.shape or type.dtype != array_type(op.results[0]).dtype:
+    if type.dtype != array_type(op.results[0]).dtype:
         return False
     return op.fn in _IDEMPOTENT or (op.fn == "add" and type.dtype == type.dtype.compute and not type.dtype.is_bool)
 
@@ -134,7 +138,7 @@ def _reduce_once(op: array.ReduceOp, repeats: array.BroadcastOp, axes: Sequence[
         flat = array.ReshapeOp(arguments=[value], outputs=[tensor(result)])
         insert_like(op, flat)
         value = flat.results[0]
-    if op.fn == "add":
+    if op.fn == "add" and repeated:
         value = _times(op, value, math.prod(wide.shape[axis] for axis in repeated))
     op.results[0].replace_all_uses_with(value)
     erase(op)

@@ -1,8 +1,8 @@
 """Compute once what broadcasts repeat.
 
 Elementwise operations all of whose operands are repeated along a dim give repeated elements too. They are computed
-before the broadcast where that saves work: functions of many cycles, and what reductions along the repeated dim read,
-which `array-reduce-repeated` then reduces once. A reshape of a broadcast, as `tile` makes it, comes after them in the
+before the broadcast where that saves work: functions of many cycles, and what reductions read, which
+`array-reduce-repeated` then reduces once. A reshape of a broadcast, as `tile` makes it, comes after them in the
 same way. Before reductions of what is repeated are rewritten.
 
 Before:
@@ -106,7 +106,7 @@ def _repeated_of(value: SSAValue, found: dict[Operation, _Repeated]) -> _Repeate
 
 def _worthwhile(block: Block, repeated: dict[Operation, _Repeated]) -> list[Operation]:
     """The operations to compute before broadcasts, in their order: those of many cycles, those whose results are
-    reduced along a repeated dim, and those that compute the operands of both."""
+    reduced, and those that compute the operands of both."""
     chosen: set[Operation] = set()
     for op in reversed(list(block.ops)):
         if op in repeated:
@@ -117,12 +117,10 @@ def _worthwhile(block: Block, repeated: dict[Operation, _Repeated]) -> list[Oper
 
 
 def _is_reduced(user: Operation, repeated: _Repeated) -> bool:
-    """Whether an operation reduces repeated dims, or a reshape that may merge them with others is reduced."""
+    """Whether an operation reduces what is repeated, or a reshape of it, which may merge repeated dims with others."""
     if isinstance(user, array.ReshapeOp):
         return any(isinstance(each, array.ReduceOp) for each in users(user.results[0]))
-    if not isinstance(user, array.ReduceOp) or array_type(user.operands[0]).shape != repeated.shape:
-        return False
-    return any(axis not in repeated.axes and repeated.shape[axis] != 1 for axis in user.axes)
+    return isinstance(user, array.ReduceOp) and array_type(user.operands[0]).shape == repeated.shape
 
 
 def _compute_once(op: Operation, repeated: _Repeated) -> None:
