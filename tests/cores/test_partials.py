@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tilewright as tw
 from tests.cores.comparing import bounds_of, check
 from tests.cores.compiling import MACHINES, VARIANTS, compiled, simulated
 from tests.programs import Program
@@ -100,3 +101,14 @@ def test_parts_are_chosen_by_what_they_save() -> None:
     assert (rows * columns - 1) * -(-64 // (rows * columns)) < 64, "each has something to do"
     assert found.points[0] * rows <= grid.rows
     assert found.points[1] * columns <= grid.columns
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("elements", [512, 513, 4000])
+def test_computed_bools_beyond_an_array_take_wide_registers(machine: str, elements: int) -> None:
+    """Positions, by which what is computed of the padding of the last tile is left out, are integers of 32 bits."""
+    a, b = np.ones(elements, dtypes.bf16.numpy), np.zeros(elements, bool)
+    b[-1] = True
+    unequal = tw.jit(lambda x: tw.all(x != 0), target=f"grid:{machine}")
+    assert bool(unequal(a))
+    assert bool(tw.jit(lambda x, y: tw.any(x ^ y), target=f"grid:{machine}")(b, np.zeros_like(b)))

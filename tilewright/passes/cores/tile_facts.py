@@ -41,11 +41,13 @@ def stored_format(ref: SSAValue) -> str:
 
 
 def is_wide(kernel: tile.KernelOp) -> bool:
-    """Whether registers have 32 bits: something is computed that does not fit 16, or 16 bits are of two kinds, as f16
-    and what bools are stored as."""
+    """Whether registers have 32 bits: something is computed that does not fit 16, as positions beyond an array are
+    where no load fills them, or 16 bits are of two kinds, as f16 and what bools are stored as."""
     if any(is_wide_type(tile.ref_type(ref).dtype) for ref in kernel.refs):
         return True
     for op in kernel.walk():
+        if isinstance(op, tile.FillPaddingOp) and load_behind_of(op) is None:
+            return True
         for value in (*op.results, *(a for region in op.regions for a in region.block.args)):
             if isinstance(value.type, IndexType | tile.RefType):
                 continue
