@@ -78,7 +78,7 @@ def test_a_captured_operand_that_is_transposed_has_the_panels_of_its_columns() -
 
 
 def test_an_array_whose_columns_lie_apart_is_packed_by_all_threads_before_a_barrier() -> None:
-    unit = packed(lambda p: [p.dot(p.array(9, 4), p.array(200, 4), 0, 1, 1)])
+    unit = packed(lambda p: [p.dot(p.array(999, 4), p.array(200, 4), 0, 1, 1)])
     expect(
         unit,
         """
@@ -87,11 +87,35 @@ def test_an_array_whose_columns_lie_apart_is_packed_by_all_threads_before_a_barr
         CHECK: [[PART:%[0-9]+]] = tile.load(%1, [[I:%[0-9]+]]) {{.*}} : tensor<4x16xf32>
         CHECK-NEXT: tile.store([[PART]], [[P]], [[I]])
         CHECK: scheduled.barrier() {scope = "team"}
-        CHECK-NEXT: scheduled.parallel() {extents = array<i64: 1, 1>
+        CHECK-NEXT: scheduled.parallel()
         CHECK: scheduled.dot(%0, [[P]],
         """,
     )
     assert decisions(unit) == [AT_RUN_TIME]
+
+
+@pytest.mark.parametrize("dtype", [dtypes.f32, dtypes.bf16])
+def test_each_tile_packs_what_it_alone_reads(dtype: dtypes.DType) -> None:
+    """In memory of the thread, without a barrier: of a batch, and of columns that are apart."""
+
+    def program(p: Program) -> list[Value]:
+        x, w = p.array(5, 6, 4, dtype=dtype), p.array(5, 70, 4, dtype=dtype)
+        return [p.dot(x, w, 1, 2, 2)]
+
+    unit = packed(program)
+    expect(
+        unit,
+        """
+        CHECK-NOT: "shared"
+        CHECK: scheduled.alloc() : !tile.ref<tensor<4x72xf32>, "worker"
+        CHECK: tile.load(%1
+        CHECK-NOT: scheduled.barrier
+        """,
+    )
+    assert decisions(unit) == [("packed by each tile", "no other tile reads its part")]
+    x, w = random_inputs(unit)
+    wanted = x.astype(np.float32) @ w.astype(np.float32).swapaxes(1, 2)
+    np.testing.assert_allclose(run(unit, [x, w])[0].astype(np.float32), wanted, rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("rows", [2, 6])
@@ -127,14 +151,14 @@ def test_what_the_first_rows_keep_is_multiplied() -> None:
 
 def test_panels_hold_the_type_that_is_multiplied() -> None:
     def program(p: Program) -> list[Value]:
-        return [p.dot(p.array(2, 4, dtype=dtypes.bf16), p.array(4, 20, dtype=dtypes.bf16), 0, 1, 0)]
+        return [p.dot(p.array(999, 4, dtype=dtypes.bf16), p.array(4, 20, dtype=dtypes.bf16), 0, 1, 0)]
 
     expect(
         packed(program),
         """
-        CHECK: scheduled.alloc() : !tile.ref<tensor<4x32xf32>, "shared"
-        CHECK: tile.load(%1{{.*}} : tensor<4x16xbf16>
-        CHECK-NEXT: tile.cast(%{{[0-9]+}}) : tensor<4x16xf32>
+        CHECK: scheduled.alloc() : !tile.ref<tensor<4x{{24|32}}xf32>, "shared"
+        CHECK: tile.load(%1{{.*}} : tensor<4x{{.*}}xbf16>
+        CHECK-NEXT: tile.cast(%{{[0-9]+}}) : tensor<4x{{.*}}xf32>
         CHECK-NEXT: tile.store
         """,
     )
@@ -144,7 +168,7 @@ def test_a_kernel_that_also_gets_a_run_time_array_packs_it_itself() -> None:
     """Two layers share a kernel; the weights of one are captured, those of the other are an argument."""
 
     def program(p: Program) -> list[Value]:
-        x = p.array(9, 4)
+        x = p.array(999, 4)
         return [p.dot(x, captured(p, WEIGHTS.T.copy()), 0, 1, 1), p.dot(x, p.array(44, 4), 0, 1, 1)]
 
     unit = packed(program)
@@ -183,7 +207,8 @@ def test_two_products_of_one_kernel_share_the_panels() -> None:
     square, buffer = "!tile.ref<tensor<16x16xf32>>", '!tile.ref<tensor<16x16xf32>, "worker">'
     dot = (
         '{extents = array<i64: 16, 16, 16>, block = "(6, 16) : [6@reg*2 | 2@reg 8@simd]", '
-        "left_map = affine_map<(d0, d1) -> (d0, d1)>, right_map = affine_map<(d0, d1) -> (d1, d0)>, accumulate = false}"
+        "accumulator_map = affine_map<(d0, d1)[s0] -> (d0, d1)>, left_map = affine_map<(d0, d1)[s0] -> (d0, d1)>, "
+        "right_map = affine_map<(d0, d1)[s0] -> (d1, d0)>, accumulate = false}"
     )
     text = f"""
     func.func @main(%x: tensor<16x16xf32>, %w: tensor<16x16xf32>) -> tensor<16x16xf32> {{
@@ -192,11 +217,12 @@ def test_two_products_of_one_kernel_share_the_panels() -> None:
     }}
     tile.kernel() {{sym_name = "k", grid = array<i64>, effects = ["in", "in", "out"]}} do {{
     ^bb0(%x: {square}, %w: {square}, %out: {square}):
-      scheduled.parallel() {{extents = array<i64>, grain = 1 : index}} do {{
+      scheduled.parallel() {{extents = array<i64: 2>, grain = 1 : index}} do {{
+      ^bb0(%i: index):
         %half = scheduled.alloc() : {buffer}
         %total = scheduled.alloc() : {buffer}
-        scheduled.dot(%x, %w, %half) {dot}
-        scheduled.dot(%half, %w, %total) {dot}
+        scheduled.dot(%x, %w, %half, %i) {dot}
+        scheduled.dot(%half, %w, %total, %i) {dot}
         scheduled.nest() do {{
           %y = tile.load(%total) {{map = affine_map<(d0, d1) -> (d0, d1)>}} : tensor<16x16xf32>
           tile.store(%y, %out) {{map = affine_map<(d0, d1) -> (d0, d1)>}}

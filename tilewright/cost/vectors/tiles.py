@@ -83,16 +83,18 @@ def matrix_tile(rows: int, columns: int, depth: int, atom: MatrixAtom, machine: 
     return MatmulTile(block_rows, block_columns, steps * atom.depth)
 
 
-# Rows of which each reads a right operand that is contiguous along the depth in place, at least; columns of a tile, at
-# most, and bytes that it reads, at least: less is not worth a thread.
-ROWS_ALONG_DEPTH, COLUMNS_ALONG_DEPTH, BYTES_ALONG_DEPTH = 4, 512, 32768
+# Rows of which each reads a right operand that is contiguous along the depth in place, at least; the depth for each of
+# them, at least; columns of a tile, at most, and bytes that it reads, at least: less is not worth a thread.
+ROWS_ALONG_DEPTH, DEPTH_OF_A_ROW, COLUMNS_ALONG_DEPTH, BYTES_ALONG_DEPTH = 4, 6, 512, 32768
 
 
-def rows_along_depth(dtype: DType, machine: Machine) -> int:
+def rows_along_depth(depth: int, dtype: DType, machine: Machine) -> int:
     """Rows that read a right operand that is contiguous along the depth in place, at most. Sums along the depth take a
     load for two multiplications where four rows meet four columns, which are the lanes of sixteen sums; packing pays
-    off for more rows (measured with vectors of 16 lanes: from about 20 rows on)."""
-    return max(ROWS_ALONG_DEPTH, machine.lanes(dtype.compute))
+    off for more rows (measured with vectors of 16 lanes: from about 20 rows on). Adding up the lanes of a sum takes as
+    long as packing six elements of its column (measured with vectors of 8 lanes: packing pays off for more rows than 1
+    to 2 of 8 elements, 3 of 16, 4 of 32, 7 of 64)."""
+    return min(max(ROWS_ALONG_DEPTH, machine.lanes(dtype.compute)), max(1, depth // DEPTH_OF_A_ROW))
 
 
 def along_depth_tile(rows: int, columns: int, depth: int, dtype: DType, machine: Machine, threads: int) -> MatmulTile:

@@ -143,7 +143,7 @@ class VectorPlanner(msgspec.Struct, frozen=True):
         if is_streamed(last_rows, last_columns, result.dtype) and reads_columns(group, op):
             tile = streaming_tile(last_rows, last_columns, last_depth, result.dtype, self.machine, share)
             return vector_matmul(op, tile)
-        if last_rows <= rows_along_depth(result.dtype, self.machine) and reads_along_depth(group, op):
+        if last_rows <= rows_along_depth(last_depth, result.dtype, self.machine) and reads_along_depth(group, op):
             tile = along_depth_tile(last_rows, last_columns, last_depth, result.dtype, self.machine, share)
             return vector_matmul(op, tile)
         once = self._reading_once(group, op)

@@ -61,7 +61,7 @@ def word_atom_for(group: array.FusedOp, op: array.ContractOp, machine: Machine) 
         return None  # a part would begin inside a word
     if is_streamed(rows, columns, result.dtype) and reads_columns(group, op):
         return None
-    if rows <= rows_along_depth(result.dtype, machine) and reads_along_depth(group, op):
+    if rows <= rows_along_depth(depth, result.dtype, machine) and reads_along_depth(group, op):
         return None
     return None if depth % atom.group and rows < ROWS_OF_ODD_DEPTH and _is_along_depth(group, op) else atom
 

@@ -3,25 +3,26 @@
 A captured array is packed once, when the program is compiled. Any other whose columns are side by side is read in
 place, by all rows of a tile or by the first ones, which keep a panel for the others, or packed at the start of the
 kernel by all threads together, into a shared buffer, before a team barrier: what is predicted to be quickest for the
-rows that meet it. One whose columns are apart or of another type is packed by all threads, but for a few rows that read
-it along its depth. Last, because it needs the register blocks of the matmuls.
+rows that meet it. One whose columns are apart or of another type is packed by all threads, a part that one tile alone
+reads by that tile, but for a few rows that read it along its depth. Last, because it needs the register blocks.
 
 Before:
-    func.func @main(%x: tensor<9x4xf32>, %w: tensor<3x4xf32>) -> tensor<9x3xf32> {
-      %y = array.call(%x, %w) {callee = "contract_0"} : tensor<9x3xf32>
-      func.return %y : tensor<9x3xf32>
+    func.func @main(%x: tensor<18x4xf32>, %w: tensor<3x4xf32>) -> tensor<18x3xf32> {
+      %y = array.call(%x, %w) {callee = "contract_0"} : tensor<18x3xf32>
+      func.return %y : tensor<18x3xf32>
     }
     tile.kernel() {sym_name = "contract_0", grid = array<i64>, effects = ["in", "in", "out"]} do {
-    ^bb0(%x: !tile.ref<tensor<9x4xf32>>, %w: !tile.ref<tensor<3x4xf32>>, %out: !tile.ref<tensor<9x3xf32>>):
-      scheduled.parallel() {extents = array<i64: 1>, grain = 1 : index} do {
+    ^bb0(%x: !tile.ref<tensor<18x4xf32>>, %w: !tile.ref<tensor<3x4xf32>>, %out: !tile.ref<tensor<18x3xf32>>):
+      scheduled.parallel() {extents = array<i64: 2>, grain = 1 : index} do {
       ^bb0(%i: index):
         %total = scheduled.alloc() : !tile.ref<tensor<9x16xf32>, "worker">
-        scheduled.dot(%x, %w, %total) {extents = array<i64: 9, 3, 4>, block = "(2, 16) : [2@reg*2 | 2@reg 8@simd]",
-          left_map = affine_map<(d0, d1) -> (d0, d1)>, right_map = affine_map<(d0, d1) -> (d1, d0)>,
-          accumulate = false}
+        scheduled.dot(%x, %w, %total, %i) {extents = array<i64: 9, 3, 4>, block = "(2, 16) : [2@reg*2 | 2@reg 8@simd]",
+          accumulator_map = affine_map<(d0, d1)[s0] -> (d0, d1)>,
+          left_map = affine_map<(d0, d1)[s0] -> ((d0 + (s0 * 9)), d1)>,
+          right_map = affine_map<(d0, d1)[s0] -> (d1, d0)>, accumulate = false}
         scheduled.nest() do {
           %y = tile.load(%total) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<9x3xf32>
-          tile.store(%y, %out) {map = affine_map<(d0, d1) -> (d0, d1)>}
+          tile.store(%y, %out, %i) {map = affine_map<(d0, d1)[s0] -> ((d0 + (s0 * 9)), d1)>}
           scheduled.end()
         }
         scheduled.end()
@@ -29,12 +30,12 @@ Before:
       tile.yield()
     }
 After:
-    func.func @main(%x: tensor<9x4xf32>, %w: tensor<3x4xf32>) -> tensor<9x3xf32> {
-      %y = array.call(%x, %w) {callee = "contract_0"} : tensor<9x3xf32>
-      func.return %y : tensor<9x3xf32>
+    func.func @main(%x: tensor<18x4xf32>, %w: tensor<3x4xf32>) -> tensor<18x3xf32> {
+      %y = array.call(%x, %w) {callee = "contract_0"} : tensor<18x3xf32>
+      func.return %y : tensor<18x3xf32>
     }
     tile.kernel() {sym_name = "contract_0", grid = array<i64>, effects = ["in", "in", "out"]} do {
-    ^bb0(%x: !tile.ref<tensor<9x4xf32>>, %w: !tile.ref<tensor<3x4xf32>>, %out: !tile.ref<tensor<9x3xf32>>):
+    ^bb0(%x: !tile.ref<tensor<18x4xf32>>, %w: !tile.ref<tensor<3x4xf32>>, %out: !tile.ref<tensor<18x3xf32>>):
       %panels = scheduled.alloc() : !tile.ref<tensor<16x4xf32>, "shared", "(16, 4) : [1@mem*64 16@mem | 4@mem*16]">
       scheduled.parallel() {extents = array<i64: 1>, grain = 1 : index} do {
       ^bb0(%panel: index):
@@ -47,15 +48,16 @@ After:
         scheduled.end()
       }
       scheduled.barrier() {scope = "team"}
-      scheduled.parallel() {extents = array<i64: 1>, grain = 1 : index} do {
+      scheduled.parallel() {extents = array<i64: 2>, grain = 1 : index} do {
       ^bb0(%i: index):
         %total = scheduled.alloc() : !tile.ref<tensor<9x16xf32>, "worker">
-        scheduled.dot(%x, %panels, %total) {extents = array<i64: 9, 3, 4>, block = "(2, 16) : [2@reg*2 | 2@reg 8@simd]",
-          left_map = affine_map<(d0, d1) -> (d0, d1)>, right_map = affine_map<(d0, d1) -> (d1, d0)>,
-          accumulate = false}
+        scheduled.dot(%x, %panels, %total, %i) {extents = array<i64: 9, 3, 4>, block = "(2, 16) : [2@reg*2 | 2@reg 8@simd]",
+          accumulator_map = affine_map<(d0, d1)[s0] -> (d0, d1)>,
+          left_map = affine_map<(d0, d1)[s0] -> ((d0 + (s0 * 9)), d1)>,
+          right_map = affine_map<(d0, d1)[s0] -> (d1, d0)>, accumulate = false}
         scheduled.nest() do {
           %y = tile.load(%total) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<9x3xf32>
-          tile.store(%y, %out) {map = affine_map<(d0, d1) -> (d0, d1)>}
+          tile.store(%y, %out, %i) {map = affine_map<(d0, d1)[s0] -> ((d0 + (s0 * 9)), d1)>}
           scheduled.end()
         }
         scheduled.end()
@@ -158,14 +160,19 @@ def _pack(
     place = _place(unit, dot, shape, depth_dim) if contiguous else Right.TOGETHER
     if _is_rare(dot):
         place = Right.KEPT if contiguous else Right.ALONE
+    elif not contiguous and constants is None and _is_read_once(dot, unit.machine):
+        place = Right.ALONE
     elif contiguous and constants is None:
         place = _decided(unit, kernel.sym_name, place)
     if constants is None and place == Right.IN_PLACE:
         return
+    subject = f"operand {source.index} of {kernel.sym_name}"  # type: ignore[attr-defined]  a block argument
     if place == Right.ALONE:
         _pack_alone(dot)
+        if not _is_rare(dot):
+            why = "no other tile reads its part"
+            unit.remarks.append(Remark("scheduled-pack-operands", subject, "packed by each tile", why))
         return
-    subject = f"operand {source.index} of {kernel.sym_name}"  # type: ignore[attr-defined]  a block argument
     if constants is not None and len(list(source.uses)) == 1:
         _pack_constants(unit, constants, depth_dim, column_dim, width, dtype)
         new_type = tile.ref(ArrayType(shape, dtype), "", str(layout))
@@ -317,7 +324,9 @@ def _reads_along_depth(dot: scheduled.DotOp, depth_dim: int, machine: Machine) -
     right, dtype = tile.ref_type(dot.right), tile.ref_type(dot.accumulator).dtype
     converts = right.dtype.compute == dtype
     inside = any(e == AffineExpr.dimension(1) for e in dot.left_map.results[-1].dfs())
-    return inside and depth_dim == len(right.shape) - 1 and converts and _rows(dot) <= rows_along_depth(dtype, machine)
+    if not inside or depth_dim != len(right.shape) - 1 or not converts:
+        return False
+    return _rows(dot) <= rows_along_depth(right.shape[depth_dim], dtype, machine)
 
 
 def _reads_narrow_columns(dot: scheduled.DotOp, column_dim: int) -> bool:
@@ -326,6 +335,14 @@ def _reads_narrow_columns(dot: scheduled.DotOp, column_dim: int) -> bool:
     by_columns = column_dim == len(right.shape) - 1 and not dot.is_split
     is_narrow = right.dtype != dtype == right.dtype.compute == tile.ref_type(dot.left).dtype
     return by_columns and is_narrow and is_streamed(_rows(dot), right.shape[-1], dtype)
+
+
+def _is_read_once(dot: scheduled.DotOp, machine: Machine) -> bool:
+    """Whether no other tile reads a matmul's part of its right operand, and panels of the part stay in a cache until
+    the tile has read them."""
+    _, columns, depth = dot.shape
+    panels = columns * depth * tile.ref_type(dot.accumulator).dtype.itemsize
+    return _rows(dot) == dot.shape[0] and panels <= machine.memory("l2").bytes // 2
 
 
 def _rows(dot: scheduled.DotOp) -> int:
