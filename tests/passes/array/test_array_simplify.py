@@ -178,11 +178,44 @@ def test_a_neutral_float_disappears_only_if_it_keeps_every_bit(fn: str, value: f
         ("subtract", 0, True),
         ("multiply", 1, True),
         ("bitwise_or", 0, True),
-        ("bitwise_and", 0, False),
+        ("bitwise_and", 1, False),
+        ("multiply", 2, False),
     ],
 )
 def test_a_neutral_integer_disappears(fn: str, value: int, expected: bool) -> None:
     assert disappears(fn, value, dtypes.i32) == expected
+
+
+@pytest.mark.parametrize("name", ["i8", "u32", "i64", "f32"])
+@pytest.mark.parametrize(
+    "fn", ["subtract", "bitwise_xor", "bitwise_and", "maximum", "minimum", "equal", "less", "less_equal", "not_equal"]
+)
+def test_functions_of_an_integer_and_itself(fn: str, name: str) -> None:
+    """The same for all integers, or the integer; of floats, of which some are not equal to themselves, the function."""
+    dtype = dtypes.by_name(name)
+    if dtype.is_float and fn.startswith("bitwise"):
+        return
+    x = np.array([0, 1, 5, 7, -1 if dtype.kind != "u" else 9, 100], dtype.numpy)
+    expected = ops.evaluate(fn, [x, x])
+
+    def program(p: Program) -> list[Value]:
+        value = p.array(6, dtype=dtype)
+        return [p.map(fn, value, value)]
+
+    unit = simplified(program)
+    np.testing.assert_array_equal(run(unit, [x])[0], expected)
+    stays = any(isinstance(op, array.MapOp) for op in unit.main.walk())
+    assert stays == (dtype.is_float and fn not in ("maximum", "minimum"))
+
+
+@pytest.mark.parametrize("fn", ["multiply", "bitwise_and"])
+def test_integers_times_zero_are_zero(fn: str) -> None:
+    def program(p: Program) -> list[Value]:
+        return [p.map(fn, p.splat(0, (4,), dtypes.i32), p.array(4, dtype=dtypes.i32))]
+
+    unit = simplified(program)
+    assert not any(isinstance(op, array.MapOp) for op in unit.main.walk())
+    np.testing.assert_array_equal(run(unit, [np.array([3, -1, 0, 2**31 - 1], np.int32)])[0], np.zeros(4, np.int32))
 
 
 @pytest.mark.parametrize("divisor", [2.0, -0.25, 2048.0, 8192.0, 3.0, 0.0, float("inf"), 1e-3])

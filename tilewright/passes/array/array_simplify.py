@@ -37,6 +37,7 @@ from tilewright.array_digests import digest_array
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import erase, insert_like
+from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug, LinearAlgebraError
 from tilewright.passes.array.array_move_reshapes import runs
 from tilewright.passes.array.fusion import is_splat, operands_through
@@ -456,6 +457,11 @@ def _map(unit: Unit, op: array.MapOp) -> Sequence[SSAValue] | None:
         operands, constants = operands[::-1], constants[::-1]
     if constants[1] is not None and _is_neutral(fn, constants[1], dtype.is_float):
         return [operands[0]]
+    found = _same_everywhere(fn, operands, constants[1], dtype)
+    if found is not None:
+        return [_splat(op, array_type(op.results[0]), found)]
+    if operands[0] is operands[1] and fn in _IDEMPOTENT:
+        return [operands[0]]
     if fn == "power" and constants[1] == 2:
         return [_insert(op, array.MapOp(arguments=[operands[0]], fn="square", outputs=[op.results[0].type]))]
     if fn == "divide" and constants[1] is not None and _has_exact_reciprocal(constants[1]):
@@ -466,6 +472,20 @@ def _map(unit: Unit, op: array.MapOp) -> Sequence[SSAValue] | None:
 
 
 _INVOLUTIONS = frozenset({"negative", "bitwise_not"})
+# Of a value and itself: that value; and of integers, the same for all of them.
+_IDEMPOTENT = frozenset({"maximum", "minimum", "bitwise_and", "bitwise_or"})
+_OF_ITSELF = {"subtract": 0, "bitwise_xor": 0, "equal": 1, "less_equal": 1, "greater_equal": 1} | dict.fromkeys(
+    ("not_equal", "less", "greater"), 0
+)
+
+
+def _same_everywhere(fn: str, operands: list[SSAValue], constant: float | int | None, dtype: DType) -> int | None:
+    """The result of a function of integers or bools whatever their value; None where it depends on that."""
+    if dtype.is_float:
+        return None
+    if operands[0] is operands[1]:
+        return _OF_ITSELF.get(fn)
+    return 0 if constant == 0 and fn in ("multiply", "bitwise_and") else None
 
 
 def _select(operands: list[SSAValue], constants: list[float | int | None]) -> Sequence[SSAValue] | None:

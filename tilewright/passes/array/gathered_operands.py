@@ -22,6 +22,8 @@ from tilewright.primitives import ArrayType
 _MOST_FROM_OPERANDS, _MOST_ROWS_FROM_OPERANDS = 0.25, 1.0
 # Elements of a line of a cache.
 _LINE_ELEMENTS = 16
+# Slices of one array, of which an index is in one: each takes a comparison for each index.
+_MOST_SLICES = 8
 
 
 def gather_operands(op: array.ArrayOp, gather: array.GatherOp) -> SSAValue | None:
@@ -117,7 +119,7 @@ def _without_repeated(op: array.BroadcastOp, gather: array.GatherOp) -> SSAValue
 
 def _concat(op: array.ConcatOp, gather: array.GatherOp) -> SSAValue | None:
     if op.axis in gather.axes:
-        return _in_parts(op, gather) or _from_operands(op, gather)
+        return _in_parts(op, gather) or _from_sliced(op, gather) or _from_operands(op, gather)
     axes = {axis: axis for axis in gather.axes}
     before = sum(axis not in gather.axes for axis in range(op.axis))
     parts = _gathered_slices(op, gather) or [_gathered(gather, operand, axes) for operand in op.operands]
@@ -204,13 +206,49 @@ def _from_operands(op: array.ConcatOp, gather: array.GatherOp) -> SSAValue | Non
     return found
 
 
+def _from_sliced(op: array.ConcatOp, gather: array.GatherOp) -> SSAValue | None:
+    """A gather from the array of which slices along the axis are concatenated, as where it is rolled: by where each
+    index is in that."""
+    slices = _slices_of_one(op)
+    if not 1 < len(slices) <= _MOST_SLICES:
+        return None
+    (source,) = slices[0].operands
+    shape, sizes = array_type(source).shape, [array_type(each).shape[op.axis] for each in op.operands]
+    if any(size != shape[axis] for axis, size in enumerate(array_type(op.results[0]).shape) if axis != op.axis):
+        return None
+    at = gather.axes.index(op.axis)
+    size = max(sum(sizes), shape[op.axis]) * max(each.strides[op.axis] for each in slices)
+    index = _clamped(gather, _wide(gather, gather.operands[1 + at], size), sum(sizes))
+    place: SSAValue | None = None
+    for n, each in reversed(list(enumerate(slices))):
+        first, step = sum(sizes[:n]), each.strides[op.axis]
+        own = index if step == 1 else _combined(gather, "multiply", index, _number(gather, step, index))
+        own = _combined(gather, "add", own, _number(gather, each.starts[op.axis] - first * step, index))
+        if place is not None:
+            before = _compared(gather, "less", index, _number(gather, first + sizes[n], index))
+            choice = array.MapOp(arguments=[before, own, place], fn="select", outputs=[index.type])
+            own = _add(gather, choice)
+        place = own
+    indices = [place if axis == at else each for axis, each in enumerate(gather.operands[1:])]
+    made = array.GatherOp(arguments=[source, *indices], axes=gather.axes, outputs=[gather.results[0].type])
+    return _add(gather, made)
+
+
+def _slices_of_one(op: array.ConcatOp) -> list[array.SliceOp]:
+    """The operands of a concatenation, where all are slices of one array; else none."""
+    slices = [each.owner for each in op.operands if isinstance(each.owner, array.SliceOp)]
+    if len(slices) < len(op.operands) or any(each.operands[0] is not slices[0].operands[0] for each in slices):
+        return []
+    return slices
+
+
 def _gathered_slices(op: array.ConcatOp, gather: array.GatherOp) -> list[SSAValue]:
     """Slices of one gather, where a concatenation is of slices of one array along another axis, as where that is
     rolled; else none."""
-    slices = [each.owner for each in op.operands if isinstance(each.owner, array.SliceOp)]
-    source = slices[0].operands[0] if slices else None
-    if source is None or len(slices) < len(op.operands) or any(each.operands[0] is not source for each in slices):
+    slices = _slices_of_one(op)
+    if not slices:
         return []
+    (source,) = slices[0].operands
     shape = array_type(source).shape
     if any(array_type(each.results[0]).shape[axis] != shape[axis] for each in slices for axis in gather.axes):
         return []

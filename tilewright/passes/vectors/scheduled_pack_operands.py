@@ -16,7 +16,8 @@ Before:
       scheduled.parallel() {extents = array<i64: 2>, grain = 1 : index} do {
       ^bb0(%i: index):
         %total = scheduled.alloc() : !tile.ref<tensor<9x16xf32>, "worker">
-        scheduled.dot(%x, %w, %total, %i) {extents = array<i64: 9, 3, 4>, block = "(2, 16) : [2@reg*2 | 2@reg 8@simd]",
+        scheduled.dot(%x, %w, %total, %i) {extents = array<i64: 9, 3, 4>,
+          block = "(2, 16) : [2@reg*2 | 2@reg 8@simd]",
           accumulator_map = affine_map<(d0, d1)[s0] -> (d0, d1)>,
           left_map = affine_map<(d0, d1)[s0] -> ((d0 + (s0 * 9)), d1)>,
           right_map = affine_map<(d0, d1)[s0] -> (d1, d0)>, accumulate = false}
@@ -51,7 +52,8 @@ After:
       scheduled.parallel() {extents = array<i64: 2>, grain = 1 : index} do {
       ^bb0(%i: index):
         %total = scheduled.alloc() : !tile.ref<tensor<9x16xf32>, "worker">
-        scheduled.dot(%x, %panels, %total, %i) {extents = array<i64: 9, 3, 4>, block = "(2, 16) : [2@reg*2 | 2@reg 8@simd]",
+        scheduled.dot(%x, %panels, %total, %i) {extents = array<i64: 9, 3, 4>,
+          block = "(2, 16) : [2@reg*2 | 2@reg 8@simd]",
           accumulator_map = affine_map<(d0, d1)[s0] -> (d0, d1)>,
           left_map = affine_map<(d0, d1)[s0] -> ((d0 + (s0 * 9)), d1)>,
           right_map = affine_map<(d0, d1)[s0] -> (d1, d0)>, accumulate = false}
