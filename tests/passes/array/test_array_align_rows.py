@@ -265,6 +265,24 @@ def test_transposed_arrays_are_stored_where_their_rows_are_scanned(axis: int, fo
     assert stored(check_meaning(PASS, text) if found else check_unchanged(PASS, text)) == found
 
 
+@pytest.mark.parametrize(("rows", "batches", "axis", "found"), [(5, 80, 2, True), (3, 80, 2, False), (5, 80, 1, False)])
+def test_columns_of_a_batch_are_stored_where_several_rows_meet_them(
+    rows: int, batches: int, axis: int, found: bool
+) -> None:
+    """Sums along the rows, of which each reads a column of the transposed array; not sums along other dims, or few."""
+    kept = {1: f"{batches}x220", 2: f"{batches}x{rows}"}[axis]
+    text = f"""
+    func.func @main(%x: tensor<{batches}x{rows}x220xi32>, %w: tensor<220x{batches}xi32>) -> tensor<{kept}xi32> {{
+      %t = array.transpose(%w) {{permutation = array<i64: 1, 0>}} : tensor<{batches}x220xi32>
+      %r = array.broadcast(%t) {{axes = array<i64: 0, 2>}} : tensor<{batches}x{rows}x220xi32>
+      %y = array.map(%x, %r) {{fn = "multiply"}} : tensor<{batches}x{rows}x220xi32>
+      %z = array.reduce(%y) {{fn = "add", axes = array<i64: {axis}>}} : tensor<{kept}xi32>
+      func.return %z : tensor<{kept}xi32>
+    }}
+    """
+    assert stored(check_meaning(PASS, text) if found else check_unchanged(PASS, text)) == [(batches, 220)] * found
+
+
 def test_a_reversed_right_operand_along_the_depth_is_stored() -> None:
     assert stored(check_meaning(PASS, multiplied(BACKWARDS, "7", turned=True))) == [(64, 96)]
 

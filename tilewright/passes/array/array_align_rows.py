@@ -6,9 +6,9 @@ Transposed arrays are stored for such loops by kernels of their own. A transpose
 first: that of a transposed one is that array. So are right operands of contractions stored whose rows take elements
 apart or backwards along the depth, and other parts of arrays that would be packed again for each index of outer dims of
 the left operand, and operands whose innermost dim in memory is one of the batch; and transposed arrays of which many
-rows are gathered, or whose rows are scanned. Reductions of short rows that follow each other in memory are one dim in a
-loop of their own. Windows are reduced as arrays are stored, and what is left is transposed. Before the loops are fused,
-which would take the transposes in.
+rows are gathered, whose rows are scanned, or are reduced with others, one row for several results. Reductions of short
+rows that follow each other in memory are one dim in a loop of their own. Windows are reduced as arrays are stored, and
+what is left is transposed. Before the loops are fused, which would take the transposes in.
 
 Before:
     func.func @main(%x: tensor<64x96xf32>, %y: tensor<96x64xf32>) -> tensor<128x96xf32> {
@@ -55,6 +55,8 @@ from tilewright.passes.array.permuted_values import inverse
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.primitives import ArrayType
 
+# How often a reduction reads each row of a repeated array, at least, where that is worth a kernel.
+_LEAST_READ = 4
 # Elements of an operand that is worth a kernel.
 _LEAST_ELEMENTS = 4096
 # Of an operand with matrices of a batch, each of which is copied.
@@ -71,6 +73,7 @@ _STRIDED = "a right operand whose rows take elements apart or backwards along th
 _GATHERED = "rows that are gathered, whose elements are far apart"
 _BATCHED = "matrices of a batch whose elements are far apart"
 _SCANNED = "rows that are scanned, whose elements are far apart"
+_READ_AGAIN = "rows that are read for several results, whose elements are far apart"
 _REPEATED = "a part of an array that would be packed again for each outer index"
 
 
@@ -91,6 +94,7 @@ class ArrayAlignRowsPass(msgspec.Struct, frozen=True):
                 _align_scanned_rows(unit, block, op)
             for op in [op for op in block.ops if isinstance(op, array.ReduceOp)]:
                 _align_short_rows(unit, block, op)
+                _align_repeated_rows(unit, block, op)
             if any(isinstance(op, array.TransposeOp) for op in block.ops):
                 for op in [op for op in block.ops if isinstance(op, array.WindowReduceOp)]:
                     _align_windows(op)
@@ -215,6 +219,39 @@ def _align_short_rows(unit: Unit, block: Block, op: array.ReduceOp) -> None:
     if op.part is None and is_short and source.size >= _MANY_TERMS * result.size and _meets_some_dims(op):
         _store(block, {op, *_chain(op.operands[0])}, _SHORT)
         unit.remarks.append(Remark(ArrayAlignRowsPass.name, f"reduction at {where(op)}", "stored first", _SHORT))
+
+
+def _align_repeated_rows(unit: Unit, block: Block, op: array.ReduceOp) -> None:
+    """Store a transposed array that is repeated next to what a reduction along its rows reads, as the columns of a
+    batch of matrices are: each row would be read across the array for each of several results."""
+    type = array_type(op.operands[0])
+    axis = _innermost(type.shape)
+    if op.part is not None or axis not in op.axes:
+        return
+    for spread in _spread_rows(op.operands[0]):
+        (source,) = spread.operands
+        inner, size = _source_axes(spread, type.shape).get(axis), array_type(source).size
+        if inner is None or size < _LEAST_BATCHED or type.size < _LEAST_READ * size:
+            continue
+        places = [(read, read.axes[inner]) for read in _reads(source)]
+        if any(place is not None and _is_far(read.shape, place) for read, place in places):
+            _store(block, _chain(source), _READ_AGAIN)
+            subject = f"reduction at {where(op)}"
+            unit.remarks.append(Remark(ArrayAlignRowsPass.name, subject, "operand stored first", _READ_AGAIN))
+
+
+def _spread_rows(value: SSAValue) -> list[array.BroadcastOp]:
+    """The broadcasts from which elementwise operations, each of which has one user, compute a value."""
+    chain, pending, found = _chain(value), [value], dict[array.BroadcastOp, None]()
+    while pending:
+        op = pending.pop().owner
+        if op not in chain:
+            continue
+        if isinstance(op, array.BroadcastOp):
+            found[op] = None
+        elif isinstance(op, ELEMENTWISE):
+            pending += op.operands
+    return list(found)
 
 
 def _meets_some_dims(op: array.ReduceOp) -> bool:

@@ -162,7 +162,7 @@ def _pack(
     place = _place(unit, dot, shape, depth_dim) if contiguous else Right.TOGETHER
     if _is_rare(dot):
         place = Right.KEPT if contiguous else Right.ALONE
-    elif not contiguous and constants is None and _is_read_once(dot, unit.machine):
+    elif not contiguous and constants is None and _is_read_once(dot, unit):
         place = Right.ALONE
     elif contiguous and constants is None:
         place = _decided(unit, kernel.sym_name, place)
@@ -339,12 +339,12 @@ def _reads_narrow_columns(dot: scheduled.DotOp, column_dim: int) -> bool:
     return by_columns and is_narrow and is_streamed(_rows(dot), right.shape[-1], dtype)
 
 
-def _is_read_once(dot: scheduled.DotOp, machine: Machine) -> bool:
-    """Whether no other tile reads a matmul's part of its right operand, and panels of the part stay in a cache until
-    the tile has read them."""
+def _is_read_once(dot: scheduled.DotOp, unit: Unit) -> bool:
+    """Whether no other tile reads a matmul's part of its right operand, and panels of such parts of all threads stay in
+    the third-level cache, which is shared with other data, until the tiles have read them."""
     _, columns, depth = dot.shape
     panels = columns * depth * tile.ref_type(dot.accumulator).dtype.itemsize
-    return _rows(dot) == dot.shape[0] and panels <= machine.memory("l2").bytes // 2
+    return _rows(dot) == dot.shape[0] and unit.threads * panels <= unit.machine.memory("l3").bytes // 4
 
 
 def _rows(dot: scheduled.DotOp) -> int:
