@@ -192,6 +192,48 @@ def test_outer_products_are_multiplications(
 
 
 @pytest.mark.parametrize(
+    ("left", "right", "result", "batch", "summed", "stored"),
+    [
+        ((48, 2), (2, 96), (48, 96), ("", ""), ("1", "0"), 0),
+        ((3, 48), (96, 3), (48, 96), ("", ""), ("0", "1"), 1),
+        ((5, 48, 3), (5, 96, 3), (5, 48, 96), ("0", "0"), ("2", "2"), 1),
+        ((4, 5, 20, 3), (3, 20, 5, 6), (5, 20, 4, 6), ("1, 2", "2, 1"), ("3", "0"), 0),
+        ((600, 5), (500, 5), (600, 500), ("", ""), ("1", "1"), 1),  # a large result
+        ((90000, 8), (8, 3), (90000, 3), ("", ""), ("1", "0"), 0),  # and one of few columns
+    ],
+)
+@pytest.mark.parametrize("dtypes", [("i32", "i32"), ("bf16", "f32"), ("i8", "i32")])
+def test_contractions_of_a_short_depth_are_sums_of_multiplications(
+    left: tuple[int, ...],
+    right: tuple[int, ...],
+    result: tuple[int, ...],
+    batch: tuple[str, str],
+    summed: tuple[str, str],
+    stored: int,
+    dtypes: tuple[str, str],
+) -> None:
+    """A right operand that is contiguous along the depth is stored by columns first."""
+    unit = check_meaning(PASS, contraction(left, right, result, batch=batch, summed=summed, dtypes=dtypes))
+    assert not {"array.contract", "array.reduce"} & set(ops(unit))
+    assert ops(unit).count("array.fused") == stored
+    assert [decision for decision, _ in remarks(unit, PASS.name)] == ["a sum of multiplications"]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "result", "summed"),
+    [
+        ((48, 4), (4, 96), (48, 96), ("1", "0")),
+        ((12, 3), (96, 3), (12, 96), ("1", "1")),  # few rows read what would be stored
+        ((48, 2, 2), (2, 2, 96), (48, 96), ("1, 2", "0, 1")),
+    ],
+)
+def test_longer_depths_and_few_rows_along_it_stay(
+    left: tuple[int, ...], right: tuple[int, ...], result: tuple[int, ...], summed: tuple[str, str]
+) -> None:
+    check_unchanged(PASS, contraction(left, right, result, summed=summed))
+
+
+@pytest.mark.parametrize(
     ("left", "right", "result", "batch", "summed", "rows"),
     [
         ((40, 1, 96), (96, 64), (40, 64), ("", ""), ("2", "0"), (40, 96)),

@@ -1,5 +1,5 @@
-"""Rewrite narrow contractions: those with few columns, with few results, of depth 1, or with one row for each outer
-index.
+"""Rewrite narrow contractions: those with few columns, with few results, of a depth of few elements, or with one row
+for each outer index.
 
 A register block of a contraction has a vector of columns: one column leaves most lanes unused. If the left operand has
 more rows than the right one has columns, the operands are swapped: a contraction of few rows reads its right operand as
@@ -7,11 +7,12 @@ it is stored. So they are for more columns if the left operand is stored along t
 predicted to be quicker. A contraction with few results, such as a dot product, is a multiplication and a reduction
 instead, which adds up vectors along the depth. So is one with a single row or column whose matrix has narrow floats, or
 elements apart, along the depth: a reduction converts and shuffles them as it reads them, where a contraction would copy
-all of the matrix. An outer product, of depth 1, is a multiplication, which fuses with its users. Rows are the innermost
-free dim of the left operand: one of size 1 goes, so that the next one has the rows of a block, and the elementwise
-operations after it, which may become its epilogue, have no such dim either. Few rows become one dim with those outside
-where they are neighbours in memory: the right operand is read once for all of them. Operands that are rounded before
-they are multiplied stay. After attention has been found, before long reductions are split.
+all of the matrix. An outer product, of depth 1, is a multiplication, and one of few more elements a sum of such, which
+fuse with their users. Rows are the innermost free dim of the left operand: one of size 1 goes, so that the next one has
+the rows of a block, and the elementwise operations after it, which may become its epilogue, have no such dim either.
+Few rows become one dim with those outside where they are neighbours in memory: the right operand is read once for all
+of them. Operands that are rounded before they are multiplied stay. After attention has been found, before long
+reductions are split.
 
 Before:
     func.func @main(%x: tensor<96x64xf32>, %y: tensor<64x2xf32>) -> tensor<96x2xf32> {
@@ -43,8 +44,9 @@ from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import erase, insert_like
 from tilewright.dtypes import DType
+from tilewright.errors import CompilerBug
 from tilewright.machines.machine import Machine
-from tilewright.passes.array.fusion import ELEMENTWISE, is_inline, users
+from tilewright.passes.array.fusion import ELEMENTWISE, inline_closure, is_inline, make_group, users
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.primitives import ArrayType
 
@@ -54,6 +56,12 @@ LEAST_DEPTH = 16
 # One row or column with fewer columns or rows than this, or with no more depth than this, is a reduction.
 LEAST_ROWS = 32
 SHORT_DEPTH = 4
+# The most elements of the depth that are multiplied one by one; those of large results, whose traffic in memory fusion
+# saves; and those of large results with so few columns that lanes of a register block are unused.
+SHALLOW, SHALLOW_LARGE, SHALLOW_NARROW, LARGE = 3, 5, 8, 2**18
+# Rows for which a right operand that is contiguous along such a depth is stored by columns.
+TURNED_ROWS = 16
+_TURNED = "a right operand of a short depth, by columns"
 # The time of sums along the depth, in that of as many multiplications of vectors of columns, but for adding up their
 # lanes, which takes as long as one. Measured on AVX-512.
 SUMS_SHARE = 1.1
@@ -80,7 +88,11 @@ class ArrayNarrowContractionsPass(msgspec.Struct, frozen=True):
         subject = f"contraction at {where(op)}"
         if depth == 1:
             unit.remarks.append(Remark(self.name, subject, "a multiplication", "the depth is 1"))
-            _replace(op, _multiplied(op))
+            dtype = array_type(op.results[0]).dtype
+            _replace(op, _cast(op, _multiplied(op, left, right, dtype.compute), dtype))
+        elif min(rows, columns) > 1 and depth <= _most_shallow(op, rows, columns, unit.machine):
+            unit.remarks.append(Remark(self.name, subject, "a sum of multiplications", f"the depth is {depth}"))
+            _replace(op, _multiplied_one_by_one(op))
         elif (
             rows * columns <= MOST_COLUMNS
             or (columns == 1 and _reduces_vectors(left, rows, depth))
@@ -147,6 +159,22 @@ def _sums_along_depth(op: array.ContractOp, rows: int, columns: int, machine: Ma
     block = next(each for each in register_blocks(dtype, machine) if each.vectors == 1)
     collide = 2 * machine.memory("l1").lines_at(depth * left_dtype.itemsize) < min(block.rows, rows)
     return collide or columns * (SUMS_SHARE + lanes / depth) < lanes
+
+
+def _most_shallow(op: array.ContractOp, rows: int, columns: int, machine: Machine) -> int:
+    """The most elements of a depth that are quickest multiplied one by one, each of all rows by all columns."""
+    result = array_type(op.results[0])
+    if len(op.left_contract) > 1 or (rows < TURNED_ROWS and _is_along_depth(_sides(op)[1])):
+        return 0
+    if result.size < LARGE:
+        return SHALLOW
+    return SHALLOW_NARROW if columns < machine.lanes(result.dtype.compute) else SHALLOW_LARGE
+
+
+def _is_along_depth(side: _Side) -> bool:
+    """Whether the contracted dim of an operand is the innermost one in memory."""
+    (axis,), shape = _as_stored(side)
+    return axis == len(shape) - 1
 
 
 def _as_stored(side: _Side) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -272,19 +300,71 @@ def _swapped(op: array.ContractOp) -> SSAValue:
     return back.results[0]
 
 
-def _multiplied(op: array.ContractOp) -> SSAValue:
-    """The outer product of the operands, for each index of a batch."""
-    left, right = (_without_depth(op, side) for side in _sides(op))
-    result = array_type(op.results[0])
-    batch, rows, rank = len(left.batch), len(left.free), len(result.shape)
-    dtype = result.dtype.compute
+def _multiplied(op: array.ContractOp, left: _Side, right: _Side, dtype: DType) -> SSAValue:
+    """The outer product of operands of depth 1, for each index of a batch."""
+    left, right = (_without_depth(op, side) for side in (left, right))
+    shape = array_type(op.results[0]).shape
+    batch, rows, rank = len(left.batch), len(left.free), len(shape)
     factors = [
-        _spread(op, left, range(batch + rows), result.shape, dtype),
-        _spread(op, right, (*range(batch), *range(batch + rows, rank)), result.shape, dtype),
+        _spread(op, left, range(batch + rows), shape, dtype),
+        _spread(op, right, (*range(batch), *range(batch + rows, rank)), shape, dtype),
     ]
-    product = array.MapOp(arguments=factors, fn="multiply", outputs=[tensor(ArrayType(result.shape, dtype))])
+    product = array.MapOp(arguments=factors, fn="multiply", outputs=[tensor(ArrayType(shape, dtype))])
     insert_like(op, product)
-    return _cast(op, product.results[0], result.dtype)
+    return product.results[0]
+
+
+def _depth_first(op: array.ContractOp, side: _Side) -> _Side:
+    """An operand with its contracted dim outermost."""
+    (axis,) = side.contracted
+    order = (axis, *(each for each in range(len(side.shape)) if each != axis))
+    shape = tuple(side.shape[each] for each in order)
+    outputs = [tensor(ArrayType(shape, array_type(side.value).dtype))]
+    turn = array.TransposeOp(arguments=[side.value], permutation=order, outputs=outputs)
+    insert_like(op, turn)
+    return _Side(turn.results[0], tuple(order.index(each) for each in side.batch), (0,))
+
+
+def _multiplied_one_by_one(op: array.ContractOp) -> SSAValue:
+    """The sum of the outer products of the parts of the operands at each index of the one contracted dim."""
+    left, right = _sides(op)
+    is_turned = _is_along_depth(right)
+    if is_turned:
+        right = _depth_first(op, right)
+    dtype = array_type(op.results[0]).dtype
+    wide = tensor(ArrayType(array_type(op.results[0]).shape, dtype.compute))
+    total: SSAValue | None = None
+    for step in range(left.shape[left.contracted[0]]):
+        parts = [_Side(_at(op, side, step), side.batch, side.contracted) for side in (left, right)]
+        product = _multiplied(op, *parts, dtype.compute)
+        if total is None:
+            total = product
+            continue
+        added = array.MapOp(arguments=[total, product], fn="add", outputs=[wide])
+        insert_like(op, added)
+        total = added.results[0]
+    block, turn = op.parent_block(), right.value.owner
+    if total is None or block is None:
+        raise CompilerBug("a contraction of no depth")
+    if is_turned and isinstance(turn, Operation):
+        # Stored in a kernel of its own: columns are side by side for all rows.
+        make_group(block, {turn, *inline_closure(turn.operands, block)}, "loop", _TURNED)
+    return _cast(op, total, dtype)
+
+
+def _at(op: array.ContractOp, side: _Side, step: int) -> SSAValue:
+    """The part of an operand at an index of its contracted dim."""
+    (axis,) = side.contracted
+    starts, limits = [0] * len(side.shape), list(side.shape)
+    starts[axis], limits[axis] = step, step + 1
+    shape = tuple(limit - start for start, limit in zip(starts, limits, strict=True))
+    outputs = [tensor(ArrayType(shape, array_type(side.value).dtype))]
+    strides = (1,) * len(shape)
+    part = array.SliceOp(
+        arguments=[side.value], starts=tuple(starts), limits=tuple(limits), strides=strides, outputs=outputs
+    )
+    insert_like(op, part)
+    return part.results[0]
 
 
 def _without_depth(op: array.ContractOp, side: _Side) -> _Side:
