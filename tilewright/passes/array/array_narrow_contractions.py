@@ -335,8 +335,7 @@ def _multiplied_one_by_one(op: array.ContractOp) -> SSAValue:
     wide = tensor(ArrayType(array_type(op.results[0]).shape, dtype.compute))
     total: SSAValue | None = None
     for step in range(left.shape[left.contracted[0]]):
-        parts = [_Side(_at(op, side, step), side.batch, side.contracted) for side in (left, right)]
-        product = _multiplied(op, *parts, dtype.compute)
+        product = _multiplied(op, _at(op, left, step), _at(op, right, step), dtype.compute)
         if total is None:
             total = product
             continue
@@ -352,7 +351,7 @@ def _multiplied_one_by_one(op: array.ContractOp) -> SSAValue:
     return _cast(op, total, dtype)
 
 
-def _at(op: array.ContractOp, side: _Side, step: int) -> SSAValue:
+def _at(op: array.ContractOp, side: _Side, step: int) -> _Side:
     """The part of an operand at an index of its contracted dim."""
     (axis,) = side.contracted
     starts, limits = [0] * len(side.shape), list(side.shape)
@@ -364,7 +363,7 @@ def _at(op: array.ContractOp, side: _Side, step: int) -> SSAValue:
         arguments=[side.value], starts=tuple(starts), limits=tuple(limits), strides=strides, outputs=outputs
     )
     insert_like(op, part)
-    return part.results[0]
+    return _Side(part.results[0], side.batch, side.contracted)
 
 
 def _without_depth(op: array.ContractOp, side: _Side) -> _Side:

@@ -1,7 +1,7 @@
 """Reduce an array once instead of each time that a broadcast repeats it.
 
 A sum over a dim along which a broadcast repeats its operand is the operand times the count; a maximum is the operand;
-not for sums of narrow floats, which the multiplication would round once more. What is repeated along other dims is
+not for sums of narrow floats, which the multiplication would round once more. Elements repeated along other dims are
 reduced before it is repeated. A reshape between them may merge dims that are all reduced or all kept, as that of `tile`
 merges the repeats with the dim itself. A reduction of dims of one element is a reshape.
 Before simplification, which removes the broadcast and looks at what gives its operand.

@@ -219,12 +219,12 @@ def _from_sliced(op: array.ConcatOp, gather: array.GatherOp) -> SSAValue | None:
     at = gather.axes.index(op.axis)
     size = max(sum(sizes), shape[op.axis]) * max(each.strides[op.axis] for each in slices)
     index = _clamped(gather, _wide(gather, gather.operands[1 + at], size), sum(sizes))
-    place: SSAValue | None = None
+    place = index
     for n, each in reversed(list(enumerate(slices))):
         first, step = sum(sizes[:n]), each.strides[op.axis]
         own = index if step == 1 else _combined(gather, "multiply", index, _number(gather, step, index))
         own = _combined(gather, "add", own, _number(gather, each.starts[op.axis] - first * step, index))
-        if place is not None:
+        if n + 1 < len(slices):
             before = _compared(gather, "less", index, _number(gather, first + sizes[n], index))
             choice = array.MapOp(arguments=[before, own, place], fn="select", outputs=[index.type])
             own = _add(gather, choice)
