@@ -2,9 +2,9 @@
 
 A sum over a dim along which a broadcast repeats its operand is the operand times the count; a maximum is the operand;
 not for sums of narrow floats, which the multiplication would round once more. Elements repeated along other dims are
-reduced before it is repeated. A reshape between them may merge dims that are all reduced or all kept, as that of `tile`
-merges the repeats with the dim itself. A reduction of dims of one element is a reshape.
-Before simplification, which removes the broadcast and looks at what gives its operand.
+reduced before that. A reshape between them may merge dims that are all reduced or all kept, as that of `tile` merges
+the repeats with the dim itself. A reduction of dims of one element is a reshape. Before simplification, which removes
+the broadcast and looks at what gives its operand.
 
 Before:
     func.func @main(%x: tensor<4x6xf32>) -> tensor<4xf32> {
