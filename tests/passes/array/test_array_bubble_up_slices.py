@@ -366,36 +366,6 @@ def test_gathers_of_rolled_arrays_compute_what_is_taken_once() -> None:
     assert array_type(made.results[0]).size == 16
 
 
-@pytest.mark.parametrize("step", [1, 3])
-@pytest.mark.parametrize("dtype", ["i32", "ui8"])
-def test_gathers_along_the_axis_of_slices_are_one_of_the_array_that_they_are_of(step: int, dtype: str) -> None:
-    """Rows from 300 on, with a step, then the first ones: as rolled, of more rows than indices of 8 bits count."""
-    rows, last = len(range(300, 400, step)), 310
-    text = f"""
-    func.func @main(%x: tensor<400x6xf32>, %i: tensor<7x{dtype}>) -> tensor<7x6xf32> {{
-      %e = array.map(%x) {{fn = "negative"}} : tensor<400x6xf32>
-      %a = array.slice(%e) {{starts = array<i64: 300, 0>, limits = array<i64: 400, 6>,
-        strides = array<i64: {step}, 1>}} : tensor<{rows}x6xf32>
-      %b = array.slice(%e) {{starts = array<i64: 0, 0>, limits = array<i64: {last}, 6>, strides = array<i64: 1, 1>}}
-        : tensor<{last}x6xf32>
-      %r = array.concat(%a, %b) {{axis = 0 : index}} : tensor<{rows + last}x6xf32>
-      %z = array.gather(%r, %i) {{axes = array<i64: 0>}} : tensor<7x6xf32>
-      func.return %z : tensor<7x6xf32>
-    }}
-    """
-    indices = [0, rows - 1, rows, 255, 100, 5, 33]
-    if dtype == "i32":
-        indices[-2:] = [-4, 9999]
-    inputs = [
-        np.arange(2400, dtype=np.float32).reshape(400, 6),
-        np.array(indices, np.int32 if dtype == "i32" else np.uint8),
-    ]
-    unit = check_meaning(PASS, text, inputs=inputs)
-    assert sum(isinstance(op, array.GatherOp) for op in unit.main.body.block.ops) == 1
-    maps = [op for op in unit.main.body.block.ops if isinstance(op, array.MapOp) and op.fn == "negative"]
-    assert [array_type(op.results[0]).size for op in maps] == [42]
-
-
 def test_gathers_of_computed_elements_that_a_reshape_counts_on() -> None:
     body = '%e = array.map(%x) {fn = "exp"} : tensor<8x6xf32> %y = array.reshape(%e) : tensor<48xf32>'
     for indices in ([0, 47], [13, 6], [-3, 99]):

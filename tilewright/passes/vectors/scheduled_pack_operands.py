@@ -160,7 +160,8 @@ def _pack(
         return
     contiguous = column_dim == len(shape) - 1 and tile.ref_type(source).dtype == dtype
     place = _place(unit, dot, shape, depth_dim) if contiguous else Right.TOGETHER
-    if _is_rare(dot):
+    is_rare = _is_rare(dot)
+    if is_rare:
         place = Right.KEPT if contiguous else Right.ALONE
     elif not contiguous and constants is None and _is_read_once(dot, unit):
         place = Right.ALONE
@@ -171,7 +172,7 @@ def _pack(
     subject = f"operand {source.index} of {kernel.sym_name}"  # type: ignore[attr-defined]  a block argument
     if place == Right.ALONE:
         _pack_alone(dot)
-        if not _is_rare(dot):
+        if not is_rare:
             why = "no other tile reads its part"
             unit.remarks.append(Remark("scheduled-pack-operands", subject, "packed by each tile", why))
         return
