@@ -73,7 +73,7 @@ def test_products_on_chips(chip: str, shape: tuple[int, int, int]) -> None:
     check(emulated(program, [a, b])[0], a, b)
 
 
-@pytest.mark.parametrize("shape", [(512, 64, 512)], ids=str)
+@pytest.mark.parametrize("shape", [(256, 32, 512)], ids=str)
 def test_warpgroups_multiply_what_copies_rounded(shape: tuple[int, int, int]) -> None:
     rows, depth, columns = shape
     a, b = random(rows, depth, seed=0), random(columns, depth, seed=1)

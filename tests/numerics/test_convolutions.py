@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tilewright as tw
-from tests.sampling import alternating
+from tests.sampling import alternating, count
 
 Dims = tuple[int, ...]
 
@@ -85,7 +85,7 @@ def geometries(draw: st.DrawFn) -> tuple[Dims, Dims, Dims, Dims, Dims, int]:
     st.sampled_from(["cpu", "cpu:x86-64-v3"]),
     st.booleans(),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=count(40, 200), deadline=None)
 def test_drawn_geometries(
     geometry: tuple[Dims, Dims, Dims, Dims, Dims, int], dtype: str, target: str, known: bool
 ) -> None:

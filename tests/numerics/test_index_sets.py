@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tilewright as tw
+from tests.sampling import count
 
 DTYPES = ["f4", "f8", "f2", "i1", "u1", "i4", "i8", "?"]
 SIZES = st.sampled_from([1, 2, 3, 7, 16, 33, 64, 100, 257])
@@ -35,7 +36,7 @@ def check(function: Any, reference: Any, *arrays: Any) -> None:
     st.sampled_from(DTYPES),
     st.data(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=count(20, 100), deadline=None)
 def test_concatenations(shape: list[int], sizes: list[int], dtype: str, data: st.DataObject) -> None:
     axis = data.draw(st.integers(0, len(shape) - 1))
     arrays = [drawn([*shape[:axis], size, *shape[axis + 1 :]], dtype, n) for n, size in enumerate(sizes)]
@@ -49,7 +50,7 @@ def test_concatenations(shape: list[int], sizes: list[int], dtype: str, data: st
 
 
 @given(st.lists(SIZES, min_size=1, max_size=3), st.sampled_from(DTYPES), st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=count(20, 100), deadline=None)
 def test_paddings_rolls_and_window_updates(shape: list[int], dtype: str, data: st.DataObject) -> None:
     widths = [(data.draw(st.integers(0, 20)), data.draw(st.integers(0, 20))) for _ in shape]
     x = drawn(shape, dtype)
@@ -69,7 +70,7 @@ def updated(x: np.ndarray, update: np.ndarray, *starts: np.int64) -> np.ndarray:
 
 
 @given(SIZES, SIZES, st.integers(-20, 20), st.sampled_from(["f4", "i8", "u1"]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=count(15, 80), deadline=None)
 def test_masks_between_two_positions(rows: int, columns: int, diagonal: int, dtype: str) -> None:
     x = drawn((rows, columns), dtype)
     check(lambda x: tw.tril(x, k=diagonal), lambda x: np.tril(x, diagonal), x)
@@ -83,7 +84,7 @@ def test_masks_between_two_positions(rows: int, columns: int, diagonal: int, dty
 
 
 @given(st.sampled_from(["x[:, ::2]", "x[:, 1::3]", "x[::2, 2::4]", "x[:, ::5]"]), SIZES, st.sampled_from(DTYPES))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=count(15, 80), deadline=None)
 def test_elements_a_stride_apart(expression: str, columns: int, dtype: str) -> None:
     x = drawn((3, 4 * columns), dtype)
     code = compile(f"lambda xp, x: xp.where({expression} == {expression}, {expression}, x[:1, :1])", "strided", "eval")
@@ -144,12 +145,12 @@ def test_a_choice_by_values_is_padded_without_masks() -> None:
     assert "llvm.masked.load" not in text
 
 
-@pytest.mark.parametrize("count", [2, 32])
-def test_axes_of_the_grid_decide_once_for_each_tile(count: int) -> None:
+@pytest.mark.parametrize("operands", [2, 32])
+def test_axes_of_the_grid_decide_once_for_each_tile(operands: int) -> None:
     """Rows of the concatenation are tiles: a branch for each operand around them."""
     functions = [lambda *xs: tw.concat([x[:, :, ::2] for x in xs], axis=0), lambda *xs: tw.concat(xs, axis=1)]
     for function, shape in zip(functions, [(3, 128, 200), (70, 5, 6400)], strict=True):
-        text = kernel_text(function, *[shape] * count, dtype=tw.i64)
+        text = kernel_text(function, *[shape] * operands, dtype=tw.i64)
         assert "llvm.masked.load" not in text
         assert not re.search(r"select <\d+ x i1>", text)
 
@@ -198,9 +199,9 @@ def test_columns_that_are_reduced_on_either_side(rows: int, columns: int) -> Non
     np.testing.assert_allclose(tw.jit(lambda x: normed(tw, x))(x), normed(np, x), rtol=2e-5)
 
 
-@pytest.mark.parametrize("count", [32, 33, 65, 130])
-def test_many_operands(count: int) -> None:
-    arrays = [drawn((3, 40), "f4", n) for n in range(count)]
+@pytest.mark.parametrize("operands", [32, 33, 65, 130])
+def test_many_operands(operands: int) -> None:
+    arrays = [drawn((3, 40), "f4", n) for n in range(operands)]
     for axis in (0, 1):
         check(lambda *xs, axis=axis: tw.concat(xs, axis=axis), lambda *xs, a=axis: np.concatenate(xs, axis=a), *arrays)
 
@@ -210,7 +211,7 @@ def test_many_operands(count: int) -> None:
     st.integers(2, 5),
     st.sampled_from(DTYPES),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=count(15, 80), deadline=None)
 def test_short_rows_are_interleaved(shape: list[int], channels: int, dtype: str) -> None:
     """Channels last and channels first, each made from the other, moved and computed with."""
     first, last = drawn((2, channels, *shape), dtype), drawn((2, *shape, channels), dtype)

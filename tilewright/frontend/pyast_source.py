@@ -96,15 +96,31 @@ def source_of(function: FunctionType) -> FunctionSource:
     return FunctionSource(function, node, file, 1, tuple(line.rstrip("\r\n") for line in lines))
 
 
+class _Parsed(msgspec.Struct, frozen=True, eq=False):
+    """The functions of a file: their definitions by name and first line, their code by name."""
+
+    definitions: dict[tuple[str, int], ast.AST]
+    codes: dict[str, list[CodeType]]
+
+
 @functools.lru_cache(maxsize=32)
-def _parsed(text: str, file: str, flags: int) -> tuple[ast.Module, tuple[CodeType, ...]] | None:
-    """The tree of a file and all code in it; None where it cannot be compiled."""
+def _parsed(text: str, file: str, flags: int) -> _Parsed | None:
+    """The functions of a file, found once for all of them; None where it cannot be compiled."""
     try:
         flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         code = compile(text, file, "exec", flags=flags, dont_inherit=True)
-        return ast.parse(text, file), tuple(_codes(code))
+        tree = ast.parse(text, file)
     except (SyntaxError, ValueError):
         return None
+    definitions: dict[tuple[str, int], ast.AST] = {
+        (node.name, min([node.lineno, *(d.lineno for d in node.decorator_list)])): node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    codes: dict[str, list[CodeType]] = {}
+    for inner in _codes(code):
+        codes.setdefault(inner.co_name, []).append(inner)
+    return _Parsed(definitions, codes)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -137,17 +153,11 @@ def _definition(code: CodeType, text: str, file: str) -> ast.AST | None:
     parsed = _parsed(text, file, code.co_flags & _FUTURES)
     if parsed is None:
         return None
-    tree, codes = parsed
-    definitions = {
-        (node.name, min([node.lineno, *(d.lineno for d in node.decorator_list)])): node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
     # Of equal functions it does not matter which one is read, but for what errors show.
-    named = [other for other in codes if other.co_name == code.co_name]
+    named = parsed.codes.get(code.co_name, [])
     distance = {other: abs(other.co_firstlineno - code.co_firstlineno) for other in named}
     for other in sorted(named, key=lambda other: (other.co_qualname != code.co_qualname, distance[other])):
-        node = definitions.get((other.co_name, other.co_firstlineno))
+        node = parsed.definitions.get((other.co_name, other.co_firstlineno))
         if node is not None and (is_same_code(other, code) or _has_rewritten_assertions(node, other, code)):
             return node
     return None
