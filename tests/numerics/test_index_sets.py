@@ -155,6 +155,13 @@ def test_axes_of_the_grid_decide_once_for_each_tile(operands: int) -> None:
         assert not re.search(r"select <\d+ x i1>", text)
 
 
+@pytest.mark.parametrize("function", [tw.tril, lambda x: tw.triu(x, k=3) + 1], ids=["lower", "upper"])
+def test_triangles_are_two_loops(function: Any) -> None:
+    """A row is cut at the difference of two positions: elements of the array on one side, zeros on the other."""
+    text = kernel_text(function, (50, 300))
+    assert not re.search(r"= select +<\d+ x i1>", text)
+
+
 def test_padding_along_the_grid_and_within_tiles() -> None:
     """Nine bodies of a tile that holds elements of the array, and one of a tile that does not."""
     text = kernel_text(lambda x: tw.pad(x, ((1, 0), (2, 1), (1, 2), (32, 40))), (40, 77, 56, 112))

@@ -32,7 +32,7 @@ from tilewright.api.stages import (
     rebuilt_from,
     root_of,
 )
-from tilewright.api.views import View, view_of
+from tilewright.api.views import View, reading_again, view_of
 from tilewright.errors import ArgumentError, DTypeError, TilewrightError
 from tilewright.events import capturing
 from tilewright.frontend import tracing
@@ -271,8 +271,10 @@ class JitFunction:
         executable, result = found
         results = executable(*taken)
         # A program that gives one array in a container is left out: its native function gives the bare array.
-        if as_given and (result is LEAF or len(results) != 1):
+        if result is LEAF or len(results) != 1:
             options, function = executable.settled
+            if not as_given:
+                function = reading_again(function, arrays)
             if sharing is not None:
                 function = sharing.around(function)
             self._latest = _Latest(options, function, len(args), rebuilt_from(result))

@@ -8,14 +8,15 @@ once, where its kernels use it, instead of a copy that is made before the call.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tilewright.api.array import Array
 from tilewright.api.functions_manipulation import broadcast_to, expand_dims, flip, permute_dims
+from tilewright.runtime.cpu.native import MISMATCH, data_address
 from tilewright.runtime.dlpack import Tensor
 
 # Arrays below this are copied: a program for each part of an array is worth more than a copy then.
@@ -72,6 +73,53 @@ def view_of(array: Tensor) -> tuple[View, Tensor] | None:
     return _part(array)
 
 
+# Reads the memory of an array like one before; None where the array is another view.
+Reread = Callable[[Any], Tensor | None]
+
+
+def reading_again(function: Callable[..., Any], arrays: Sequence[Tensor]) -> Callable[..., Any]:
+    """A native function as one of arrays that are views as these are: the same elements of memory like theirs. Gives
+    `MISMATCH` for others. Finding out what a view is takes longer than a short program does."""
+    reads = [None if array.flags.c_contiguous else _again(array) for array in arrays]
+
+    def viewed(*args: Any) -> Any:
+        arrays: list[Any] = []
+        for read, array in zip(reads, args, strict=True):
+            memory = array if read is None else read(array)
+            if memory is None:
+                return MISMATCH
+            arrays.append(memory)
+        return function(*arrays)
+
+    return viewed
+
+
+def _again(example: Tensor) -> Reread:
+    found, form = view_of(example), (example.strides, example.shape)
+    if found is None:
+        return lambda array: np.ascontiguousarray(array) if _is_like(array, form) else None
+    view, memory = found
+    if view.is_permutation:
+        axes = _ascending(view.order)
+        return lambda array: array.transpose(axes) if _is_like(array, form) else None
+    owner: Tensor = memory if memory.base is None else memory.base
+    offset, start = data_address(example) - data_address(owner), data_address(memory) - data_address(owner)
+    shape, end = memory.shape, start + memory.nbytes
+
+    def read(array: Any) -> Tensor | None:
+        owner = array.base if _is_like(array, form) else None
+        if type(owner) is not np.ndarray or owner.nbytes < end or not owner.flags.c_contiguous:
+            return None
+        is_there = data_address(array) - data_address(owner) == offset
+        return np.ndarray(shape, array.dtype, owner, start) if is_there else None
+
+    return read
+
+
+def _is_like(array: Any, form: tuple[tuple[int, ...], tuple[int, ...]]) -> bool:
+    return type(array) is np.ndarray and (array.strides, array.shape) == form
+
+
 @lru_cache(4096)
 def _permutation(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> View | None:
     """How an array of these strides is a permutation of contiguous memory, if it is."""
@@ -99,7 +147,7 @@ def _part(array: Tensor) -> tuple[View, Tensor] | None:
         owner = owner.T
         if not owner.flags.c_contiguous:
             return None
-    found = _taken(array.shape, array.strides, array.itemsize, _address(array) - _address(owner), owner.nbytes)
+    found = _taken(array.shape, array.strides, array.itemsize, data_address(array) - data_address(owner), owner.nbytes)
     if found is None:
         return None
     view, start = found
@@ -127,10 +175,6 @@ def _taken(
             reverse = tuple(n for n in sorted(axes) if strides[n] < 0)
             return View(memory, taken, _ascending(axes), missing, reverse, shape), start * itemsize
     return None
-
-
-def _address(array: Tensor) -> int:
-    return array.__array_interface__["data"][0]
 
 
 def _slices(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.api.jit import JitFunction
 
 pytestmark = pytest.mark.quick
 
@@ -127,3 +128,43 @@ def test_targets(target):
     f = tw.jit(lambda x, y: x - 2 * y, target=target)
     for _ in range(2):
         np.testing.assert_array_equal(f(x.T, x.T.copy()), -x.T)
+
+
+VIEWS = {
+    "transposed": lambda x: x.T,
+    "rows": lambda x: x[1::2],
+    "columns": lambda x: x[:, 1::2],
+    "reversed": lambda x: x[::-1],
+    "repeated": lambda x: np.broadcast_to(x[3], x.shape),
+    "small": lambda x: x[:9:2, :9:2],
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_views_like_those_before_are_not_looked_at(view, monkeypatch):
+    f = tw.jit(lambda x, y: x * y + 1)
+    given = view(_array(120, 80))
+    for _ in range(3):
+        f(given, given.copy())
+    monkeypatch.setattr(JitFunction, "_look_up", None)
+    other = view(_array(120, 80) * 3)
+    np.testing.assert_array_equal(f(other, other.copy()), other * other + 1)
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_views_with_equal_strides_of_other_memory(view):
+    """Further on in it, at its end, in memory that is no array, of other rank, order, type or alignment."""
+    f = tw.jit(lambda x: x * 2)
+    large = _array(245, 80)
+    f(view(large[:120]))
+    unaligned = np.frombuffer(bytearray(120 * 80 * 4 + 1), np.uint8)[1:].view(np.float32).reshape(120, 80)
+    unaligned[:] = _array(120, 80)
+    fortran = np.asfortranarray(_array(80, 120)).T
+    others = [large[1:121], large[125:], large[:120].copy(), unaligned, fortran, _array(120, 80, dtype=np.int32)]
+    others += [np.frombuffer(_array(120 * 80).tobytes(), np.float32).reshape(120, 80), _array(40, 80), large[:120]]
+    others += [_array(2, 120, 80)[1], _array(120, 81)[:, 1:]]
+    for other in others:
+        for _ in range(2):
+            np.testing.assert_array_equal(f(view(np.asarray(other))), np.asarray(view(np.asarray(other))) * 2)
+    subclass = _array(120, 80).view(np.recarray)
+    np.testing.assert_array_equal(f(view(subclass)), np.asarray(view(subclass)) * 2)

@@ -182,6 +182,13 @@ def _knows_arrays() -> bool:
     )
 
 
+def data_address(array: np.ndarray) -> int:
+    """The address of an array's first element, which NumPy's interfaces take microseconds to state."""
+    if not _knows_arrays():
+        return array.__array_interface__["data"][0]
+    return ctypes.c_size_t.from_address(id(array) + abi.ARRAY_DATA).value
+
+
 def _new_array_function(manifest: Manifest, support: Support) -> int:
     """The address of what makes outputs: NumPy's function, or the support object's where some are not small."""
     if all(spec.nbytes < abi.LEAST_ALIGNED_BYTES for spec in manifest.outputs):

@@ -436,6 +436,9 @@ def _linear(plan: NestPlan, item: Item) -> Linear | None:
         return None
     if isinstance(op, tile.FullOp):
         return Linear(int(op.value))
+    if isinstance(op, tile.MapOp) and op.fn in ("add", "subtract"):
+        left, right = (_linear(plan, each) for each in operand_items(op, at, plan))
+        return None if left is None or right is None else left.plus(right, 1 if op.fn == "add" else -1)
     if not isinstance(op, tile.IotaOp):
         return None
     form = linear_form(op.map.results[0], at)
