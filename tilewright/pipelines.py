@@ -34,6 +34,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
     from tilewright.passes.array.array_fuse_loops import ArrayFuseLoopsPass
     from tilewright.passes.array.array_group_reshapes import ArrayGroupReshapesPass
     from tilewright.passes.array.array_join_contractions import ArrayJoinContractionsPass
+    from tilewright.passes.array.array_merge_pads import ArrayMergePadsPass
     from tilewright.passes.array.array_move_reshapes import ArrayMoveReshapesPass
     from tilewright.passes.array.array_narrow_contractions import ArrayNarrowContractionsPass
     from tilewright.passes.array.array_order_operands import ArrayOrderOperandsPass
@@ -62,6 +63,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
             not cores,
             ArrayReduceRepeatedPass(),
         ),  # reduce what broadcasts repeat once, before dead broadcasts are dropped
+        (True, ArrayMergePadsPass()),  # one padding around what is computed of padded arrays, before fusion
         (True, ArraySimplifyPass()),  # fold constants, merge equal and drop dead operations before any grouping
         (vectors, ArraySinkTransposesPass()),  # reduce what is computed of transposed arrays in the order of memory
         (not cores, ArraySumOperandsPass()),  # sum the operands of contractions whose rows or columns are summed

@@ -1,0 +1,184 @@
+"""One padding instead of several: around a padded array, and around what is computed of padded arrays.
+
+Elementwise functions of arrays that are padded alike are such functions padded by what they give of the padding, and a
+transposed padding is a padding of the transposed array. Where an outer padding has that value, both are one, and
+nothing in between is stored. Before fusion, whose loops take one padding each.
+
+Before:
+    func.func @main(%x: tensor<4x6xf32>) -> tensor<9x7xf32> {
+      %zero = array.constant() {value = 0.0 : f64, resource = ""} : tensor<f32>
+      %wide = array.pad(%x, %zero) {low = array<i64: 0, 1>, high = array<i64: 0, 1>, interior = array<i64: 0, 0>}
+        : tensor<4x8xf32>
+      %y = array.map(%wide, %wide) {fn = "add"} : tensor<4x8xf32>
+      %t = array.transpose(%y) {permutation = array<i64: 1, 0>} : tensor<8x4xf32>
+      %z = array.pad(%t, %zero) {low = array<i64: 1, 0>, high = array<i64: 0, 3>, interior = array<i64: 0, 0>}
+        : tensor<9x7xf32>
+      func.return %z : tensor<9x7xf32>
+    }
+After:
+    func.func @main(%x: tensor<4x6xf32>) -> tensor<9x7xf32> {
+      %zero = array.constant() {value = 0.0 : f64, resource = ""} : tensor<f32>
+      %y = array.map(%x, %x) {fn = "add"} : tensor<4x6xf32>
+      %t = array.transpose(%y) {permutation = array<i64: 1, 0>} : tensor<6x4xf32>
+      %z = array.pad(%t, %zero) {low = array<i64: 2, 0>, high = array<i64: 1, 3>, interior = array<i64: 0, 0>}
+        : tensor<9x7xf32>
+      func.return %z : tensor<9x7xf32>
+    }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+from xdsl.ir import Block, Operation, SSAValue
+
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type, rebuilt, tensor
+from tilewright.dialects.rewriting import insert_like
+from tilewright.dialects.walks import producers_first
+from tilewright.passes.array.array_simplify import drop_unused
+from tilewright.passes.array.fusion import ELEMENTWISE, is_splat, users
+from tilewright.passes.base import Remark, Unit, blocks_of, where
+from tilewright.primitives import ArrayType
+from tilewright.semantics.array import apply as evaluate
+
+
+class ArrayMergePadsPass(msgspec.Struct, frozen=True):
+    name: ClassVar[str] = "array-merge-pads"
+
+    def apply(self, unit: Unit) -> None:
+        for block in blocks_of(unit.main):
+            if sum(isinstance(op, array.PadOp) for op in block.ops) > 1 and _merge_pads(unit, block):
+                drop_unused(block)
+
+
+class _Padding(msgspec.Struct, frozen=True):
+    """`value` around an array: `low` and `high` elements along each axis."""
+
+    value: np.generic
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+
+    def permuted(self, permutation: Sequence[int]) -> _Padding:
+        low, high = (tuple(each[axis] for axis in permutation) for each in (self.low, self.high))
+        return _Padding(self.value, low, high)
+
+    def around(self, inner: _Padding) -> _Padding | None:
+        """This padding and one that is inside, of the same value, as one."""
+        if self.value.tobytes() != inner.value.tobytes():
+            return None
+        low, high = (
+            tuple(a + b for a, b in zip(*each, strict=True))
+            for each in ((self.low, inner.low), (self.high, inner.high))
+        )
+        return _Padding(self.value, low, high)
+
+
+def _merge_pads(unit: Unit, block: Block) -> bool:
+    merged = False
+    paddings: dict[SSAValue, _Padding] = {}
+    for op in list(block.ops):
+        padding = _padding_of(op, paddings)
+        if padding is None:
+            continue
+        inner = _inner(op.operands[0], paddings) if isinstance(op, array.PadOp) else None
+        both = None if inner is None else padding.around(inner)
+        if not isinstance(op, array.PadOp) or inner is None or both is None:
+            paddings[op.results[0]] = padding
+            continue
+        reason = f"both are of {padding.value}"
+        subject, what = f"padding at {where(op)}", "one with the padding of its operand"
+        unit.remarks.append(Remark(ArrayMergePadsPass.name, subject, what, reason))
+        paddings[_merge(op, paddings, both)] = both
+        merged = True
+    return merged
+
+
+def _inner(value: SSAValue, paddings: Mapping[SSAValue, _Padding]) -> _Padding | None:
+    """The padding of an operand, where what it surrounds is all that is needed of it."""
+    return paddings.get(value) if len(users(value)) == 1 else None
+
+
+def _padding_of(op: Operation, paddings: Mapping[SSAValue, _Padding]) -> _Padding | None:
+    """The padding around the array that an operation gives, if there is one."""
+    if isinstance(op, array.PadOp):
+        around = _splat_of(op.operands[1])
+        return None if around is None or any(op.interior) else _Padding(around, op.low, op.high)
+    if isinstance(op, array.TransposeOp):
+        inner = _inner(op.operands[0], paddings)
+        return None if inner is None else inner.permuted(op.permutation)
+    return _padding_of_elements(op, paddings) if isinstance(op, ELEMENTWISE) else None
+
+
+def _padding_of_elements(op: array.ArrayOp, paddings: Mapping[SSAValue, _Padding]) -> _Padding | None:
+    """The padding of what is computed element by element of arrays that are padded alike, and of constants."""
+    inner = [_inner(operand, paddings) for operand in op.operands]
+    widths = {(each.low, each.high) for each in inner if each is not None}
+    if len(widths) != 1:
+        return None
+    values = [
+        _splat_of(operand) if each is None else each.value for operand, each in zip(op.operands, inner, strict=True)
+    ]
+    if any(value is None for value in values):
+        return None
+    type = array_type(op.results[0])
+    attributes = op.attributes_of() | {"shape": (), "dtype": type.dtype.name}
+    (result,) = evaluate(op.primitive, [np.asarray(value) for value in values], attributes)
+    return _Padding(np.asarray(result, type.dtype.numpy)[()], *widths.pop())
+
+
+def _splat_of(value: SSAValue) -> np.generic | None:
+    """The value of a constant all of whose elements are equal."""
+    op = value.owner
+    if not isinstance(op, array.ConstantOp) or not is_splat(op):
+        return None
+    return np.asarray(op.value).astype(array_type(value).dtype.numpy)[()]
+
+
+def _merge(op: array.PadOp, paddings: Mapping[SSAValue, _Padding], both: _Padding) -> SSAValue:
+    """Pad once what is computed of the arrays inside the inner paddings; gives the result."""
+    inside: dict[SSAValue, SSAValue] = {}
+    for value in producers_first([op.operands[0]], _operands):
+        inside[value] = _inside(value, paddings, inside, op)
+    core = inside[op.operands[0]]
+    outputs = [op.results[0].type]
+    low, high = both.low, both.high
+    made = array.PadOp(arguments=[core, op.operands[1]], low=low, high=high, interior=op.interior, outputs=outputs)
+    insert_like(op, made)
+    op.results[0].replace_all_uses_with(made.results[0])
+    return made.results[0]
+
+
+def _operands(value: SSAValue) -> Sequence[SSAValue]:
+    op = value.owner
+    return op.operands if isinstance(op, (array.TransposeOp, *ELEMENTWISE)) else ()
+
+
+def _inside(
+    value: SSAValue, paddings: Mapping[SSAValue, _Padding], inside: Mapping[SSAValue, SSAValue], before: Operation
+) -> SSAValue:
+    """What a padding surrounds: what a value computes of what the paddings of its operands surround."""
+    op, type = value.owner, array_type(value)
+    if isinstance(op, array.PadOp):
+        return op.operands[0]
+    if isinstance(op, array.ConstantOp):
+        return value
+    padding = paddings[value]
+    shape = tuple(n - a - b for n, a, b in zip(type.shape, padding.low, padding.high, strict=True))
+    operands = [_resized(inside[each], shape, before) for each in op.operands]
+    made = rebuilt(op, operands, [tensor(ArrayType(shape, type.dtype))])
+    insert_like(before, made)
+    return made.results[0]
+
+
+def _resized(value: SSAValue, shape: tuple[int, ...], before: Operation) -> SSAValue:
+    """A constant of another shape; arrays as they are."""
+    op = value.owner
+    if not isinstance(op, array.ConstantOp):
+        return value
+    made = rebuilt(op, [], [tensor(ArrayType(shape, array_type(value).dtype))])
+    insert_like(before, made)
+    return made.results[0]
