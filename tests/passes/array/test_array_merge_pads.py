@@ -38,9 +38,11 @@ ONE_MORE = """%one = array.constant() {value = 1.0 : f64, resource = ""} : tenso
       %n = array.map(%p, %one) {fn = "add"} : tensor<6xf32>
       %m = array.map(%n) {fn = "negative"} : tensor<6xf32>"""
 NEGATED = '%m = array.map(%p) {fn = "negative"} : tensor<6xf32>'
-LIKEWISE = """%q = array.pad(%y, %v) {low = array<i64: 2>, high = array<i64: 0>, interior = array<i64: 0>} : tensor<6xf32>
+LIKEWISE = """%q = array.pad(%y, %v) {low = array<i64: 2>, high = array<i64: 0>, interior = array<i64: 0>}
+        : tensor<6xf32>
       %m = array.map(%p, %q) {fn = "multiply"} : tensor<6xf32>"""
-ELSEWHERE = """%q = array.pad(%y, %v) {low = array<i64: 1>, high = array<i64: 1>, interior = array<i64: 0>} : tensor<6xf32>
+ELSEWHERE = """%q = array.pad(%y, %v) {low = array<i64: 1>, high = array<i64: 1>, interior = array<i64: 0>}
+        : tensor<6xf32>
       %m = array.map(%p, %q) {fn = "multiply"} : tensor<6xf32>"""
 
 

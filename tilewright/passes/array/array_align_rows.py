@@ -4,11 +4,11 @@ A transposed array is read in blocks of rows and columns. A loop over a concaten
 such blocks, where an operand ends; nor can a loop that reduces a row and then reads it again take several rows.
 Transposed arrays are stored for such loops by kernels of their own. A transpose of a concatenation goes to the operands
 first: that of a transposed one is that array. So are right operands of contractions stored whose rows take elements
-apart or backwards along the depth, and other parts of arrays that would be packed again for each index of outer dims of
-the left operand, and operands whose innermost dim in memory is one of the batch; and transposed arrays of which many
-rows are gathered, whose rows are scanned, or are reduced with others, one row for several results. Reductions of short
-rows that follow each other in memory are one dim in a loop of their own. Windows are reduced as arrays are stored, and
-what is left is transposed. Before the loops are fused, which would take the transposes in.
+apart or backwards along the depth, such long single rows, and other parts of arrays that would be packed again for each
+index of outer dims of the left operand, and operands whose innermost dim in memory is one of the batch; and transposed
+arrays of which many rows are gathered, whose rows are scanned, or are reduced with others, one row for several results.
+Reductions of short rows that follow each other in memory are one dim in a loop of their own. Windows are reduced as
+arrays are stored, and what is left is transposed. Before the loops are fused, which would take the transposes in.
 
 Before:
     func.func @main(%x: tensor<64x96xf32>, %y: tensor<96x64xf32>) -> tensor<128x96xf32> {
@@ -70,6 +70,7 @@ _JOINED = "an operand of a concatenation, read across its rows"
 _REDUCED = "rows that are reduced and read again"
 _SHORT = "short rows that follow each other in memory"
 _STRIDED = "a right operand whose rows take elements apart or backwards along the depth"
+_ROW = "a long row of a matmul whose elements are apart or backwards in memory"
 _GATHERED = "rows that are gathered, whose elements are far apart"
 _BATCHED = "matrices of a batch whose elements are far apart"
 _SCANNED = "rows that are scanned, whose elements are far apart"
@@ -88,6 +89,7 @@ class ArrayAlignRowsPass(msgspec.Struct, frozen=True):
             for op in [op for op in block.ops if isinstance(op, array.GatherOp)]:
                 _align_gathered_rows(unit, block, op)
             for op in [op for op in block.ops if isinstance(op, array.ContractOp)]:
+                _align_left_row(unit, block, op)
                 _align_right_operand(unit, block, op)
                 _align_batches(unit, block, op)
             for op in [op for op in block.ops if isinstance(op, array.ScanOp)]:
@@ -139,6 +141,17 @@ def _align_scanned_rows(unit: Unit, block: Block, op: array.ScanOp) -> None:
     if any(read.axes[op.axis] not in (None, _innermost(read.shape)) for read in _reads(value)):
         _store(block, _chain(value), _SCANNED)
         unit.remarks.append(Remark(ArrayAlignRowsPass.name, f"scan at {where(op)}", "stored first", _SCANNED))
+
+
+def _align_left_row(unit: Unit, block: Block, op: array.ContractOp) -> None:
+    """Store a single long row that takes elements apart or backwards: it is read in steps along the depth, and the last
+    one may reach beyond its end, so that all of the row would be copied, and the right operand with it."""
+    value, type = op.operands[0], array_type(op.operands[0])
+    if type.size < _LEAST_ELEMENTS or type.size > math.prod(type.shape[axis] for axis in op.left_contract):
+        return
+    if any(_jumps_along_rows(each) for each in _chain(value) if isinstance(each, array.SliceOp | array.ReverseOp)):
+        _store(block, _chain(value), _ROW)
+        unit.remarks.append(Remark(ArrayAlignRowsPass.name, f"contraction at {where(op)}", "row stored first", _ROW))
 
 
 def _align_right_operand(unit: Unit, block: Block, op: array.ContractOp) -> None:

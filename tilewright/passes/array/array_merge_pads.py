@@ -43,6 +43,7 @@ from tilewright.passes.array.array_simplify import drop_unused
 from tilewright.passes.array.fusion import ELEMENTWISE, is_splat, users
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.primitives import ArrayType
+from tilewright.runtime.dlpack import Tensor
 from tilewright.semantics.array import apply as evaluate
 
 
@@ -58,7 +59,7 @@ class ArrayMergePadsPass(msgspec.Struct, frozen=True):
 class _Padding(msgspec.Struct, frozen=True):
     """`value` around an array: `low` and `high` elements along each axis."""
 
-    value: np.generic
+    value: Tensor
     low: tuple[int, ...]
     high: tuple[int, ...]
 
@@ -119,23 +120,24 @@ def _padding_of_elements(op: array.ArrayOp, paddings: Mapping[SSAValue, _Padding
     widths = {(each.low, each.high) for each in inner if each is not None}
     if len(widths) != 1:
         return None
-    values = [
-        _splat_of(operand) if each is None else each.value for operand, each in zip(op.operands, inner, strict=True)
-    ]
-    if any(value is None for value in values):
-        return None
+    values: list[Tensor] = []
+    for operand, each in zip(op.operands, inner, strict=True):
+        value = _splat_of(operand) if each is None else each.value
+        if value is None:
+            return None
+        values.append(value)
     type = array_type(op.results[0])
     attributes = op.attributes_of() | {"shape": (), "dtype": type.dtype.name}
-    (result,) = evaluate(op.primitive, [np.asarray(value) for value in values], attributes)
-    return _Padding(np.asarray(result, type.dtype.numpy)[()], *widths.pop())
+    (result,) = evaluate(op.primitive, values, attributes)
+    return _Padding(np.asarray(result, type.dtype.numpy), *widths.pop())
 
 
-def _splat_of(value: SSAValue) -> np.generic | None:
+def _splat_of(value: SSAValue) -> Tensor | None:
     """The value of a constant all of whose elements are equal."""
     op = value.owner
     if not isinstance(op, array.ConstantOp) or not is_splat(op):
         return None
-    return np.asarray(op.value).astype(array_type(value).dtype.numpy)[()]
+    return np.asarray(op.value).astype(array_type(value).dtype.numpy)
 
 
 def _merge(op: array.PadOp, paddings: Mapping[SSAValue, _Padding], both: _Padding) -> SSAValue:
@@ -164,7 +166,7 @@ def _inside(
     op, type = value.owner, array_type(value)
     if isinstance(op, array.PadOp):
         return op.operands[0]
-    if isinstance(op, array.ConstantOp):
+    if not isinstance(op, (array.TransposeOp, *ELEMENTWISE)):
         return value
     padding = paddings[value]
     shape = tuple(n - a - b for n, a, b in zip(type.shape, padding.low, padding.high, strict=True))

@@ -39,14 +39,14 @@ import msgspec
 from xdsl.ir import Operation, SSAValue
 
 from tilewright.cost.vectors.register_blocks import register_blocks
-from tilewright.cost.vectors.tiles import STREAMED_ROWS
+from tilewright.cost.vectors.tiles import STREAMED_ROWS, rows_along_depth
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import erase, insert_like
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.machines.machine import Machine
-from tilewright.passes.array.fusion import ELEMENTWISE, inline_closure, is_inline, make_group, users
+from tilewright.passes.array.fusion import ELEMENTWISE, inline_closure, is_inline, make_group, operands_through, users
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.primitives import ArrayType
 
@@ -62,6 +62,9 @@ SHALLOW, SHALLOW_LARGE, SHALLOW_NARROW, LARGE = 3, 5, 8, 2**18
 # Rows for which a right operand that is contiguous along such a depth is stored by columns.
 TURNED_ROWS = 16
 _TURNED = "a right operand of a short depth, by columns"
+# A right operand of so many elements that is contiguous along the depth takes as long to pack as so many rows to
+# multiply: it is the left operand of as many rows as fill register blocks but for some columns. Measured on AVX2.
+PACKED_ELEMENTS, PACKED_ROWS, MOST_UNUSED, MOST_SWAPPED = 40_000, 8, 4, 128
 # The time of sums along the depth, in that of as many multiplications of vectors of columns, but for adding up their
 # lanes, which takes as long as one. Measured on AVX-512.
 SUMS_SHARE = 1.1
@@ -109,6 +112,10 @@ class ArrayNarrowContractionsPass(msgspec.Struct, frozen=True):
             unit.remarks.append(
                 Remark(self.name, subject, "operands swapped", f"{columns} columns are few for vectors")
             )
+            _replace(op, _swapped(op))
+        elif rows < columns and _packs_less(op, rows, columns, unit.machine):
+            reason = f"the right one, contiguous along the depth, is not packed for {rows} rows"
+            unit.remarks.append(Remark(self.name, subject, "operands swapped", reason))
             _replace(op, _swapped(op))
 
 
@@ -159,6 +166,26 @@ def _sums_along_depth(op: array.ContractOp, rows: int, columns: int, machine: Ma
     block = next(each for each in register_blocks(dtype, machine) if each.vectors == 1)
     collide = 2 * machine.memory("l1").lines_at(depth * left_dtype.itemsize) < min(block.rows, rows)
     return collide or columns * (SUMS_SHARE + lanes / depth) < lanes
+
+
+def _packs_less(op: array.ContractOp, rows: int, columns: int, machine: Machine) -> bool:
+    """Whether more rows than are added up along the depth meet a right operand that is contiguous along that: as the
+    left operand it is read as it is stored, and the fewer rows of the other one are packed."""
+    left, right = _sides(op)
+    depth, dtype = math.prod(right.shape[axis] for axis in right.contracted), array_type(right.value).dtype
+    is_plain = not left.batch and len(right.contracted) == 1 and dtype == dtype.compute and _is_along_depth(right)
+    if not is_plain or not dtype.is_float or _is_made(right.value) or depth * columns < PACKED_ELEMENTS:
+        return False
+    width = min(2 * machine.lanes(dtype), 16)
+    unused = -rows % width
+    fills = unused <= MOST_UNUSED or (rows < width and unused < PACKED_ROWS)
+    return rows_along_depth(depth, dtype, machine) < rows <= MOST_SWAPPED and fills
+
+
+def _is_made(value: SSAValue) -> bool:
+    """Whether an array is captured, and packed when the program is compiled, or computed where it is packed."""
+    views = (array.TransposeOp, array.ReshapeOp, array.SliceOp)
+    return any(isinstance(each.owner, (array.ConstantOp, *ELEMENTWISE)) for each in operands_through(value, views))
 
 
 def _most_shallow(op: array.ContractOp, rows: int, columns: int, machine: Machine) -> int:
@@ -320,7 +347,10 @@ def _depth_first(op: array.ContractOp, side: _Side) -> _Side:
     order = (axis, *(each for each in range(len(side.shape)) if each != axis))
     shape = tuple(side.shape[each] for each in order)
     outputs = [tensor(ArrayType(shape, array_type(side.value).dtype))]
-    turn = array.TransposeOp(arguments=[side.value], permutation=order, outputs=outputs)
+    source, permutation, owner = side.value, order, side.value.owner
+    if isinstance(owner, array.TransposeOp):  # both as one, which is what a kernel of its own has
+        source, permutation = owner.operands[0], tuple(owner.permutation[each] for each in order)
+    turn = array.TransposeOp(arguments=[source], permutation=permutation, outputs=outputs)
     insert_like(op, turn)
     return _Side(turn.results[0], tuple(order.index(each) for each in side.batch), (0,))
 

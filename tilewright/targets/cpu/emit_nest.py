@@ -110,10 +110,8 @@ class NestEmitter:
         if not guards:
             self._level(0)
             return
-        with self.builder.if_then(self.memory.holds(guards)), self._scope():
-            self.memory.inside.update(guards)
+        with self.builder.if_then(self.memory.holds(guards)), self._scope(), self.memory.known(guards):
             self._level(0)
-            self.memory.inside.clear()
 
     def _clipped_extents(self) -> dict[int, Value]:
         extents: dict[int, Value] = {d: i64(n) for d, n in enumerate(self.plan.space)}
@@ -190,23 +188,25 @@ class NestEmitter:
 
     def _block_loop(self, level: int, dim: int, size: int) -> None:
         """Blocks of `size` positions, whose loads are transposed together or whose rows are added together; then a
-        shorter block of what is transposed, if its length is known, or one position by one."""
+        shorter block of what is transposed, if its length is known, or one position by one, which may be outside."""
         extent = self._extents[dim]
         known = static(extent)
         whole = i64(known // size * size) if known is not None else self.builder.and_(extent, i64(-size))
+        whole, guards = self.memory.blocks_inside(dim, whole, size)
         if static(whole) != 0:
-            with self._adding_loop(level, (i64(0), whole), size, f"b{dim}") as index, self._scope():
+            blocks = self._adding_loop(level, (i64(0), whole), size, f"b{dim}")
+            with blocks as index, self._scope(), self.memory.known(guards):
                 self.position.index[dim] = index
                 self.position.block = index
                 self._level(level + 1)
                 self.position.block = None
-        if known is not None and known % size and self._transposes_shorter(dim, known):
+        if not guards and known is not None and known % size and self._transposes_shorter(dim, known):
             with self._scope():
                 self.position.index[dim] = self.position.block = whole
                 self.position.block_length = known % size
                 self._level(level + 1)
                 self.position.block = self.position.block_length = None
-        elif known is None or known % size:
+        elif guards or known is None or known % size:
             with loop(self.builder, whole, extent, 1, f"d{dim}", hidden=True) as index, self._scope():
                 self.position.index[dim] = index
                 self._level(level + 1)

@@ -31,7 +31,10 @@ from tilewright.targets.cpu.nest_plan import (
 MOST_BODIES, MOST_ITEMS = 32, 2048
 # Vectors that are loaded and stored in the time of one whose lanes are compared, loaded under a mask and selected.
 MASKED_LOAD = 1.5
-# Likewise where elements are narrower than what the machine loads under masks: LLVM loads lane by lane.
+# Likewise of one that is loaded without a mask.
+SELECTED_LOAD = 1.25
+# Likewise of a masked one, where elements are narrower than what the machine loads under masks: LLVM loads lane by
+# lane.
 LANE_BY_LANE, NARROW_BYTES = 12.0, 4
 # Vectors of a row, each with its own code, whose masks are constants.
 MOST_VECTORS = 4
@@ -314,8 +317,8 @@ def _add_cut(sets: IndexSets, dim: int, selections: Sequence[_Selection], masks_
     """Cut a loop, if that is predicted to save time and makes no more code than there may be."""
     plan, first = sets.plan, selections[0].change
     cut = Cut(Linear(0, first.at.terms), tuple(sorted({each.change.at.constant for each in selections})))
-    loads = sum(_loaded_sides(plan, item) for item in {each.select: None for each in selections})
-    if not loads or (dim == plan.vector_dim and not _gains(plan, cut, loads, masks_narrow)):
+    sides = [side for item in {each.select: None for each in selections} for side in _loaded_sides(plan, item)]
+    if not sides or (dim == plan.vector_dim and not _gains(plan, cut, sides, masks_narrow)):
         return
     cuts, comparisons, changes = dict(sets.cuts), dict(sets.comparisons), dict(sets.changes)
     sets.cuts[dim] = cut
@@ -382,15 +385,12 @@ def _bodies(sets: IndexSets, parts: dict[int, int], order: Sequence[int]) -> Ite
         yield from _bodies(sets, {**parts, dim: number}, order[order.index(dim) + 1 :])
 
 
-def _loaded_sides(plan: NestPlan, item: Item) -> int:
-    """How many sides of a `select` read memory, those aside that select by position themselves."""
+def _loaded_sides(plan: NestPlan, item: Item) -> list[Item]:
+    """The sides of a `select` that read memory, those aside that select by position themselves."""
     if not _is_select(item):
-        return 0
+        return []
     sides = [side for side in operands_of(plan, item)[1:] if not _selects_by_position(plan, side)]
-    return sum(
-        any(isinstance(each[0].owner, tile.LoadOp) for each in producers_first([side], lambda i: operands_of(plan, i)))
-        for side in sides
-    )
+    return [side for side in sides if any(_loads(plan, side))]
 
 
 def _is_select(item: Item) -> bool:
@@ -465,6 +465,8 @@ def _change(plan: NestPlan, comparison: Comparison) -> Change | None:
     if not dims:
         return None
     dim = max(dims, key=plan.order.index)
+    if plan.vector_dim in dims and dim != plan.vector_dim:
+        return None  # each lane of a vector changes elsewhere
     outside = set(plan.order[: plan.order.index(dim)])
     tiles = [term for term, _ in comparison.difference.terms if not isinstance(term, int) and not is_place(term[0])]
     fixed = all(plan.dependences.get(term, {dim}) <= outside for term in tiles)
@@ -490,15 +492,35 @@ def _has_panels(plan: NestPlan, dim: int) -> bool:
     return False
 
 
-def _gains(plan: NestPlan, cut: Cut, loads: int, masks_narrow: bool) -> bool:
+def _gains(plan: NestPlan, cut: Cut, sides: Sequence[Item], masks_narrow: bool) -> bool:
     """Whether to cut the loop along vectors: each part ends with a masked vector; in one loop each vector loads all
-    sides under masks."""
+    sides, under masks those that are outside somewhere, and selects."""
     extent = plan.space[plan.vector_dim or 0]
     vectors, parts = -(-extent // plan.lanes), len(cut.offsets) + 1
-    narrow = any(array_type(item[0]).dtype.itemsize < NARROW_BYTES for item in _loads(plan))
+    outside = sum(not all(_is_inside(plan, load) for load in _loads(plan, side)) for side in sides)
+    narrow = any(array_type(load[0]).dtype.itemsize < NARROW_BYTES for side in sides for load in _loads(plan, side))
     masked = LANE_BY_LANE if narrow and not masks_narrow else MASKED_LOAD
-    return vectors + parts < masked * vectors * loads
+    end = 1.0 if outside else masked
+    return vectors + parts * end < vectors * (masked * outside + SELECTED_LOAD * (len(sides) - outside))
 
 
-def _loads(plan: NestPlan) -> Iterator[Item]:
-    return (item for item in plan.dependences if isinstance(item[0].owner, tile.LoadOp))
+def _is_inside(plan: NestPlan, load: Item) -> bool:
+    """Whether the indices of the nest, wherever it is, keep a load inside its array along the vector dim."""
+    value, at = load
+    if not isinstance(value.owner, tile.LoadOp):
+        return True
+    found = plan.access(value.owner, at)
+    for form, size in zip(found.forms, found.type.shape, strict=True):
+        if form is None or (form.symbols and form.coefficient(plan.vector_dim or 0)):
+            return False
+        ends = [(0, factor * (plan.space[dim] - 1)) for dim, factor in form.dims]
+        low, high = (form.constant + sum(choose(each) for each in ends) for choose in (min, max))
+        if form.coefficient(plan.vector_dim or 0) and not 0 <= low <= high < size:
+            return False
+    return True
+
+
+def _loads(plan: NestPlan, item: Item) -> Iterator[Item]:
+    """The loads that an item is computed from."""
+    found = producers_first([item], lambda each: operands_of(plan, each))
+    return (each for each in found if isinstance(each[0].owner, tile.LoadOp))

@@ -1,5 +1,6 @@
 """Bounds that an access may pass for the whole of a nest, as where an index that is read from memory chooses its row: a
-branch around the nest, not a mask for each vector."""
+branch around the nest, not a mask for each vector. And bounds that blocks of what is transposed pass but for the last
+ones."""
 
 from __future__ import annotations
 
@@ -38,6 +39,30 @@ def common_guards(plan: NestPlan, sets: IndexSets, unsure: Callable[[Access], Se
         guards = [guard for guard in guards if not _varies(plan, guard.coordinate)]
         common = guards if common is None else [guard for guard in common if guard in guards]
     return common or []
+
+
+def guards_along(
+    plan: NestPlan,
+    sets: IndexSets,
+    dim: int,
+    unsure: Callable[[Access], Sequence[int]],
+    low: Callable[[Access, int], float],
+) -> Sequence[Guard]:
+    """What has to be asked of each position along a dim of the loads that are transposed, where nothing else within the
+    nest moves their coordinates and these are never below 0; `low` states the least."""
+    guards: dict[Guard, None] = {}
+    for value, at in plan.turned:
+        if not isinstance(value.owner, tile.LoadOp):
+            continue
+        found = plan.access(value.owner, at)
+        for position in unsure(found):
+            guard = guard_of(sets, found, position)
+            if guard is not None and guard.coordinate.coefficient(dim):
+                rest = guard.coordinate.without(dim)
+                if guard.coordinate.coefficient(dim) != 1 or _varies(plan, rest) or low(found, position) < 0:
+                    return ()
+                guards[guard] = None
+    return tuple(guards)
 
 
 def _varies(plan: NestPlan, coordinate: Linear) -> bool:

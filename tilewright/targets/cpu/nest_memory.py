@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from functools import reduce
 
 from llvmlite import ir
@@ -31,6 +32,7 @@ from tilewright.targets.cpu.loops import (
     broadcast,
     i64,
     lane_numbers,
+    maximum,
     minimum,
     multiply,
     offset_pointer,
@@ -42,7 +44,7 @@ from tilewright.targets.cpu.loops import (
 )
 from tilewright.targets.cpu.masked_memory import scatter, store_first_lane
 from tilewright.targets.cpu.nest_addresses import NestAddresses
-from tilewright.targets.cpu.nest_guards import Guard, common_guards, guard_of
+from tilewright.targets.cpu.nest_guards import Guard, common_guards, guard_of, guards_along
 from tilewright.targets.cpu.nest_plan import Item, NestPlan, is_place, lanes_vary
 from tilewright.targets.cpu.nest_position import Position
 from tilewright.targets.cpu.nest_prefetches import NestPrefetches
@@ -269,6 +271,28 @@ class NestMemory:
         """Whether guards hold that do not vary within the nest."""
         first, *others = (self._below(self.linear(guard.coordinate), guard.size) for guard in guards)
         return reduce(self.builder.and_, others, first)
+
+    @contextmanager
+    def known(self, guards: Sequence[Guard]) -> Generator[None]:
+        """The part of a nest in which guards hold."""
+        before, self.inside = self.inside, self.inside.union(guards)
+        yield
+        self.inside = before
+
+    def blocks_inside(self, dim: int, whole: Value, size: int) -> tuple[Value, Sequence[Guard]]:
+        """The end of the blocks of `size` positions along a dim, up to `whole`, in which all that is transposed is
+        inside, and the guards that hold until then: one of a later position is a vector that is loaded lane by lane."""
+        is_turned = dim == self.plan.turned_dim
+        guards = guards_along(self.plan, self.sets, dim, self._unsure, self._least) if is_turned else ()
+        for guard in guards:
+            self.position.index[dim] = i64(0)
+            room = self.builder.sub(i64(guard.size), self.linear(guard.coordinate))
+            room = self.builder.and_(maximum(self.builder, room, i64(0)), i64(-size))
+            whole = minimum(self.builder, whole, room)
+        return whole, guards
+
+    def _least(self, found: Access, position: int) -> float:
+        return self.ranges.of(found, position)[0]
 
     def _check(self, found: Access, position: int) -> Value:
         """Whether lanes are inside the ref along one dimension."""
