@@ -111,6 +111,52 @@ def test_rows_that_are_reduced_and_read_again_are_stored_once() -> None:
     assert not any(isinstance(op, array.TransposeOp) for op in unit.main.body.block.ops)
 
 
+def passes(count: int) -> str:
+    """Sums of rows of a transposed array, the first of the array, each other one of its distances from the last."""
+    lines = ['%s0 = array.reduce(%t) {fn = "add", axes = array<i64: 1>} : tensor<64xf32>']
+    for n in range(1, count):
+        lines += [
+            f"%b{n} = array.broadcast(%s{n - 1}) {{axes = array<i64: 0>}} : tensor<64x96xf32>",
+            f'%d{n} = array.map(%t, %b{n}) {{fn = "subtract"}} : tensor<64x96xf32>',
+            f'%s{n} = array.reduce(%d{n}) {{fn = "add", axes = array<i64: 1>}} : tensor<64xf32>',
+        ]
+    body = "\n      ".join(lines)
+    return f"""
+    func.func @main(%y: tensor<96x64xf32>) -> tensor<64xf32> {{
+      %t = array.transpose(%y) {{permutation = array<i64: 1, 0>}} : tensor<64x96xf32>
+      {body}
+      func.return %s{count - 1} : tensor<64xf32>
+    }}
+    """
+
+
+def test_rows_that_are_reduced_several_times_are_stored() -> None:
+    check_unchanged(PASS, passes(2))
+    assert stored(check_meaning(PASS, passes(3))) == [(64, 96)]
+
+
+@pytest.mark.parametrize("part", ["slice", "reverse"])
+def test_a_long_row_of_elements_apart_is_stored(part: str) -> None:
+    how = {
+        "slice": "{starts = array<i64: 0, 0>, limits = array<i64: 1, 9000>, strides = array<i64: 1, 2>}",
+        "reverse": "{axes = array<i64: 1>}",
+    }
+
+    def program(size: int) -> str:
+        given, attributes = (2 * size if part == "slice" else size), how[part].replace("9000", str(2 * size))
+        return f"""
+        func.func @main(%x: tensor<1x{given}xi32>, %y: tensor<7x{size}xi32>) -> tensor<1x7xi32> {{
+          %r = array.{part}(%x) {attributes} : tensor<1x{size}xi32>
+          %z = array.contract(%r, %y) {{left_batch = array<i64>, right_batch = array<i64>,
+            left_contract = array<i64: 1>, right_contract = array<i64: 1>}} : tensor<1x7xi32>
+          func.return %z : tensor<1x7xi32>
+        }}
+        """
+
+    assert stored(check_meaning(PASS, program(4500))) == [(1, 4500)]
+    check_unchanged(PASS, program(300))
+
+
 def test_columns_that_are_reduced_stay() -> None:
     check_unchanged(PASS, shifted(0, 96))
 

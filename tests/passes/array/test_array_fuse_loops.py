@@ -10,6 +10,7 @@ from tests.passes.pass_support import Make, expect, remarks, run_through
 from tests.programs import Program, layer_norm, softmax_columns, softmax_rows
 from tilewright import dtypes
 from tilewright.dialects import array
+from tilewright.dialects.base import array_type
 from tilewright.frontend.trace import Value
 from tilewright.machines.machine import load
 from tilewright.passes.array.array_fuse_loops import LONGEST_CHAIN, ArrayFuseLoopsPass
@@ -317,3 +318,38 @@ def test_rows_are_gathered_in_the_order_of_the_transpose_that_stores_them() -> N
 
     assert groups(lambda p: program(p, (1, 0, 2))) == [("loop", "gather negative")]
     assert len(groups(lambda p: program(p, (2, 1, 0)))) == 2
+
+
+def apart_from_mean(p: Program, x: Value, fn: str) -> Value:
+    """What a function gives of an array and the mean of its columns, which has their order as stored and one more
+    dim: its reduction and what reads it are groups of their own."""
+    total = p.add("reshape", [p.reduce(x, "add", (0,))], shape=(300, 1))[0]
+    mean = p.add("reshape", [p.map("multiply", total, p.splat(1 / 64, (300, 1)))], shape=(300,))[0]
+    return p.map(fn, x, p.broadcast(mean, (64, 300), (1,)))
+
+
+@pytest.mark.parametrize(("fn", "again"), [("subtract", True), ("power", False)])
+def test_what_takes_a_cycle_is_computed_again_for_another_group(fn: str, again: bool) -> None:
+    def program(p: Program) -> list[Value]:
+        apart = apart_from_mean(p, p.array(64, 300), fn)
+        total = p.add("reshape", [p.reduce(p.map("square", apart), "add", (0,))], shape=(300, 1))[0]
+        spread = p.add("reshape", [p.map("sqrt", total)], shape=(300,))[0]
+        return [p.reduce(p.map("divide", apart, p.broadcast(spread, (64, 300), (1,))), "add", (0,))]
+
+    unit = run_through(program, ArrayFuseLoopsPass)
+    stored = [array_type(r).size for op in unit.main.walk() if isinstance(op, array.FusedOp) for r in op.results]
+    assert stored.count(64 * 300) == (0 if again else 1)
+
+
+@pytest.mark.parametrize("arrays", [1, 2])
+def test_what_reads_two_arrays_is_stored(arrays: int) -> None:
+    def program(p: Program) -> list[Value]:
+        apart = apart_from_mean(p, p.array(64, 300), "subtract")
+        both = p.map("add", apart, p.array(64, 300)) if arrays == 2 else p.map("absolute", apart)
+        total = p.add("reshape", [p.reduce(both, "maximum", (0,))], shape=(300, 1))[0]
+        spread = p.add("reshape", [p.map("sqrt", total)], shape=(300,))[0]
+        return [p.reduce(p.map("divide", both, p.broadcast(spread, (64, 300), (1,))), "add", (0,))]
+
+    unit = run_through(program, ArrayFuseLoopsPass)
+    stored = [array_type(r).size for op in unit.main.walk() if isinstance(op, array.FusedOp) for r in op.results]
+    assert stored.count(64 * 300) == arrays - 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import tilewright as tw
 from tests.passes.pass_support import applied, check_meaning, check_unchanged, remarks
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
@@ -316,3 +318,48 @@ def test_what_follows_a_contraction_has_its_shape() -> None:
     unit = check_meaning(PASS, text)
     maps = [op for op in unit.main.body.block.ops if isinstance(op, array.MapOp)]
     assert [array_type(op.results[0]).shape for op in maps] == [(40, 64), (40, 64)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth", "dtype", "swapped"),
+    [
+        (16, 96, 512, "f32", True),
+        (9, 96, 512, "f32", True),
+        (128, 200, 256, "f32", True),
+        (8, 96, 512, "f32", False),  # added up along the depth
+        (17, 96, 512, "f32", False),  # half of a register block's columns would be unused
+        (16, 96, 256, "f32", False),  # soon packed
+        (144, 200, 256, "f32", False),
+        (96, 96, 512, "f32", False),
+        (16, 96, 512, "bf16", False),
+        (16, 96, 512, "i32", False),
+    ],
+)
+def test_right_operands_along_the_depth_are_read_as_they_are_stored(
+    rows: int, columns: int, depth: int, dtype: str, *, swapped: bool
+) -> None:
+    """As weights of a linear layer that are arguments: packed, they would take as long as some rows."""
+    total = "f32" if dtype == "bf16" else dtype
+    text = contraction((rows, depth), (columns, depth), (rows, columns), summed=("1", "1"), dtypes=(dtype, total))
+    if swapped:
+        unit = applied(PASS, text)
+        assert ops(unit) == ["array.contract", "array.transpose", "func.return"]
+    else:
+        unit = check_unchanged(PASS, text)
+    assert [decision for decision, _ in remarks(unit, PASS.name)] == ["operands swapped"] * swapped
+
+
+@pytest.mark.parametrize(("rows", "columns", "depth"), [(16, 77, 5551), (9, 333, 130), (33, 200, 1001), (48, 600, 70)])
+def test_right_operands_along_the_depth_are_multiplied(rows: int, columns: int, depth: int) -> None:
+    rng = np.random.default_rng(0)
+    x, w, b = rng.standard_normal((rows, depth)), rng.standard_normal((columns, depth)), rng.standard_normal(columns)
+    expected = np.maximum(x @ w.T + b, 0)
+    found = tw.jit(lambda x, w, b: tw.maximum(x @ w.T + b, 0))(*(each.astype(np.float32) for each in (x, w, b)))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.sqrt(depth))
+
+
+def test_turned_right_operands_of_a_batch_and_a_short_depth() -> None:
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(-9, 9, (3, 30, 2)).astype(np.float32), rng.integers(-9, 9, (3, 30, 2)).astype(np.float32)
+    found = tw.jit(lambda x, w: x @ tw.matrix_transpose(w))(x, w)
+    np.testing.assert_array_equal(found, x @ np.swapaxes(w, 1, 2))

@@ -177,3 +177,30 @@ def test_softmax_and_norms_of_transposed_arrays(shape: tuple[int, ...]) -> None:
     expected = shifted / shifted.sum(axis, keepdims=True), centred / np.sqrt((centred**2).mean(axis, keepdims=True))
     for found, each in zip(tw.jit(ours)(x), expected, strict=True):
         np.testing.assert_allclose(found, each.transpose(back), rtol=2e-5, atol=2e-6)
+
+
+def test_slices_of_few_elements_leave_what_is_computed() -> None:
+    """A variance takes the first element of each row."""
+    text = """
+    func.func @main(%x: tensor<96x64xf32>) -> tensor<64x1xf32> {
+      %t = array.transpose(%x) {permutation = array<i64: 1, 0>} : tensor<64x96xf32>
+      %first = array.slice(%t) {starts = array<i64: 0, 0>, limits = array<i64: 64, 1>, strides = array<i64: 1, 1>}
+        : tensor<64x1xf32>
+      %s = array.reduce(%t) {fn = "maximum", axes = array<i64: 1>} : tensor<64xf32>
+      %column = array.reshape(%s) : tensor<64x1xf32>
+      %z = array.map(%first, %column) {fn = "minimum"} : tensor<64x1xf32>
+      func.return %z : tensor<64x1xf32>
+    }
+    """
+    unit = check_meaning(PASS, text)
+    assert not [op for op in unit.main.walk() if isinstance(op, array.TransposeOp)]
+    many = text.replace("64, 1>, strides", "64, 48>, strides").replace("64x1x", "64x48x")
+    spread = "array.broadcast(%s) {axes = array<i64: 0>}"
+    check_unchanged(PASS, many.replace("array.reshape(%s)", spread))
+
+
+@pytest.mark.parametrize("shape", [(3000, 64), (300, 170)])
+def test_variances_of_transposed_arrays(shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    found = tw.jit(lambda x: tw.var(x.T, axis=1))(x)
+    np.testing.assert_allclose(found, x.astype(np.float64).T.var(1), rtol=1e-5)

@@ -57,6 +57,8 @@ from tilewright.primitives import ArrayType
 
 # How often a reduction reads each row of a repeated array, at least, where that is worth a kernel.
 _LEAST_READ = 4
+# Reductions before a reduction of rows in the order of memory, for which storing the rows takes less time.
+_LEAST_PASSES = 2
 # Elements of an operand that is worth a kernel.
 _LEAST_ELEMENTS = 4096
 # Of an operand with matrices of a batch, each of which is copied.
@@ -464,7 +466,8 @@ def _align_reductions(unit: Unit, block: Block) -> None:
     if not reduced:
         return
     sinks = [op for op in block.ops if not isinstance(op, (*_LINKS, array.ReduceOp)) and not _is_link(op)]
-    read = _transposes_across(operand for op in sinks for operand in op.operands)
+    again = [value for value in rows if _reductions_before(value) >= _LEAST_PASSES]
+    read = _transposes_across([*again, *(operand for op in sinks for operand in op.operands)])
     for key in [key for key in reduced if key in read]:
         turns = [op for op in block.ops if isinstance(op, array.TransposeOp) and _key(op) == key]
         first, others = turns[0], turns[1:]
@@ -474,6 +477,23 @@ def _align_reductions(unit: Unit, block: Block) -> None:
         subject = f"transpose at {where(first)}"
         _store(block, {first, *_chain(first.operands[0])}, _REDUCED)
         unit.remarks.append(Remark(ArrayAlignRowsPass.name, subject, "stored first", _REDUCED))
+
+
+def _reductions_before(value: SSAValue) -> int:
+    """How many reductions one after another, elementwise operations between them, a value is computed through; parts of
+    a reduction count once."""
+    counts: dict[SSAValue, int] = {}
+    for each in producers_first([value], _before):
+        op = each.owner
+        reduces = isinstance(op, array.ReduceOp) and not isinstance(op.operands[0].owner, array.ReduceOp)
+        counts[each] = max((counts[inner] for inner in _before(each)), default=0) + reduces
+    return counts[value]
+
+
+def _before(value: SSAValue) -> Sequence[SSAValue]:
+    """The operands that a value is computed from elementwise or by a reduction."""
+    op = value.owner
+    return op.operands if isinstance(op, (*_LINKS, array.ReduceOp)) or _is_link(op) else ()
 
 
 _Key: TypeAlias = tuple[SSAValue, tuple[int, ...]]

@@ -1,7 +1,8 @@
 """Fuse the remaining operations: elementwise chains and diamonds, reductions with their producers and consumers.
 
 Two groups merge when the merged group still computes every value once, so `softmax` and `layer_norm` become one kernel.
-Last of the fusions: after it, all that computes is in a group.
+What takes a cycle and reads one array is computed again rather than stored for another group. Last of the fusions:
+after it, all that computes is in a group.
 
 Before:
     func.func @main(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
@@ -35,8 +36,9 @@ import msgspec
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import array
-from tilewright.dialects.base import array_type
-from tilewright.dialects.rewriting import in_block
+from tilewright.dialects.base import array_type, rebuilt
+from tilewright.dialects.rewriting import erase, in_block, insert_like
+from tilewright.dialects.walks import producers_first
 from tilewright.passes.array.fusion import (
     ELEMENTWISE,
     BlockOrder,
@@ -60,6 +62,11 @@ from tilewright.passes.kernels.tile_builder import PULLABLE
 LONGEST_CHAIN = 64
 # Arrays that a group reads and stores: a kernel has a pointer to each, a core a queue for the pages of each.
 MOST_ARRAYS = 24
+
+# How many times the elements of an array that is read in passing an array has.
+_SMALLER = 16
+# Operations that are computed again for another group.
+_MOST_COPIED = 4
 
 # Operations that read their operands at coordinates of their own: what feeds them is stored first.
 _MAPPED = (
@@ -133,12 +140,76 @@ def _fuse_block(unit: Unit, block: Block) -> None:
             if reason is None:
                 _merge([other, *joined], group_of, members_of)
                 order.note_group(members_of[op])
+    if planner.most_windows is None:
+        for op in list(group_of):
+            if op in group_of:
+                _compute_again(order, op, group_of)
     for group in dict.fromkeys(group_of.values()):
         members = group.ops | set(inline_closure((o for op in group.ops for o in op.operands), block))
         if planner.shuffles_lanes:
             members |= _stored_transpose(unit, group.ops, members, block)
         make_group(block, members, "loop", describe(sorted(group.ops, key=order.index.__getitem__)))
     _group_rest(block)
+
+
+def _compute_again(order: BlockOrder, op: Operation, group_of: dict[Operation, _Group]) -> None:
+    """Compute what takes a cycle and reads one array, such as the distance from a mean, in each group that reads it, in
+    place of storing it for these."""
+    readers = [user for user in users(op.results[0]) if group_of.get(user) is not group_of[op]]
+    if not readers or not all(
+        user in group_of and isinstance(user, (*ELEMENTWISE, array.ReduceOp)) for user in readers
+    ):
+        return
+    copied = _copied_with(order, op, group_of)
+    if not copied:
+        return
+    copies: dict[int, dict[SSAValue, SSAValue]] = {}
+    for user in sorted(readers, key=order.index.__getitem__):
+        group = group_of[user]
+        made = copies.get(id(group))
+        if made is None:
+            made = copies[id(group)] = {}
+            for each in copied:
+                copy = rebuilt(each, [made.get(value, value) for value in each.operands])
+                insert_like(user, copy)
+                made[each.results[0]] = copy.results[0]
+                if not is_inline(copy):
+                    order.index[copy], group_of[copy] = order.index[user], group
+                    group.ops.add(copy)
+        user.operands = [made.get(each, each) if each is op.results[0] else each for each in user.operands]
+    for each in reversed(copied):
+        if not any(True for _ in each.results[0].uses):
+            if each in group_of:
+                group_of.pop(each).ops.discard(each)
+            erase(each)
+
+
+def _copied_with(order: BlockOrder, op: Operation, group_of: Mapping[Operation, _Group]) -> list[Operation]:
+    """What is computed again with an operation, producers first: itself, smaller ones that its group does not store and
+    the inline ones between them. None where that takes more than a cycle or reads more than one array of its size."""
+    group, size = group_of[op], array_type(op.results[0]).size
+    space, _ = _space(group.ops, _roots(order, group.ops, group.ops | group.inline))
+    arrays = set[SSAValue]()
+
+    def inside(value: SSAValue) -> list[SSAValue]:
+        owner, type = value.owner, array_type(value)
+        if isinstance(owner, Operation) and is_inline(owner) and owner.parent_block() is order.block:
+            return list(owner.operands)
+        is_small = type.size * _SMALLER <= size
+        is_stored = is_small and bool(space.reduced) and _root_coordinates(type.shape, space) is not None
+        if isinstance(owner, Operation) and owner in group.ops and not is_stored:
+            return list(owner.operands)
+        if not is_small:
+            arrays.add(value)
+        return []
+
+    found = [value.owner for value in producers_first([op.results[0]], inside)]
+    copied = [each for each in found if isinstance(each, Operation) and (is_inline(each) or each in group.ops)]
+    computed = [each for each in copied if not is_inline(each)]
+    views = (array.BroadcastOp, array.ReshapeOp, array.ConstantOp)
+    is_plain = all(isinstance(each, views) for each in copied if is_inline(each))
+    is_light = all(isinstance(each, ELEMENTWISE) and is_cheap(each) for each in computed)
+    return copied if is_plain and is_light and len(arrays) <= 1 and len(computed) <= _MOST_COPIED else []
 
 
 def _union(groups: Sequence[_Group]) -> _Group:

@@ -46,11 +46,13 @@ from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.primitives import ArrayType
 
 Elementwise: TypeAlias = array.MapOp | array.CastOp | array.BitcastOp
-_Exit: TypeAlias = array.ReduceOp | array.ScanOp | array.ArgReduceOp | array.TransposeOp
+_Exit: TypeAlias = array.ReduceOp | array.ScanOp | array.ArgReduceOp | array.TransposeOp | array.SliceOp
 # Elementwise operations that are looked at.
 _MOST_OPERATIONS = 64
 # Elements of lines that are worked on side by side.
 _LEAST_RUN = 16
+# Elements of a transposed array for each one that a slice takes, as a variance takes the first of each row.
+_FEW_TAKEN = 16
 
 
 class ArraySinkTransposesPass(msgspec.Struct, frozen=True):
@@ -70,7 +72,7 @@ class ArraySinkTransposesPass(msgspec.Struct, frozen=True):
 
 class _Region(msgspec.Struct):
     """A transpose, the elementwise operations on what it gives, and the operations that read their results: reductions,
-    scans and transposes back. All in the order of the block."""
+    scans, transposes back and slices of few elements. All in the order of the block."""
 
     turn: array.TransposeOp
     inside: list[Elementwise]
@@ -96,7 +98,7 @@ def _region_of(turn: array.TransposeOp, block: Block) -> _Region | None:
             else:
                 return None
     others = {operand for op in inside for operand in op.operands} - values
-    if not exits or not all(_is_moved(each, turn) for each in others):
+    if all(isinstance(op, array.SliceOp) for op in exits) or not all(_is_moved(each, turn) for each in others):
         return None
     ordered = [op for op in block.ops if op in inside or op in exits]
     leaving = [op for op in ordered if isinstance(op, _Exit)]
@@ -106,6 +108,8 @@ def _region_of(turn: array.TransposeOp, block: Block) -> _Region | None:
 def _leaves(op: Operation, turn: array.TransposeOp) -> bool:
     if isinstance(op, array.TransposeOp):
         return op.permutation == inverse(turn.permutation)
+    if isinstance(op, array.SliceOp):
+        return array_type(op.results[0]).size * _FEW_TAKEN <= array_type(turn.results[0]).size
     if isinstance(op, array.ScanOp | array.ArgReduceOp):
         return len(op.operands) == 1 and _is_worked_along(op, turn)
     return isinstance(op, array.ReduceOp) and op.part is None
@@ -172,11 +176,17 @@ def _transposed(op: array.ArrayOp, value: SSAValue, order: Sequence[int]) -> SSA
 
 
 def _worked(
-    op: array.ReduceOp | array.ScanOp | array.ArgReduceOp, source: SSAValue, permutation: Permutation
+    op: array.ReduceOp | array.ScanOp | array.ArgReduceOp | array.SliceOp, source: SSAValue, permutation: Permutation
 ) -> SSAValue:
     """The result of an operation along axes on what is computed before a transpose."""
     if isinstance(op, array.ReduceOp):
         return _reduced(op, source, permutation)
+    if isinstance(op, array.SliceOp):
+        made = rebuilt(op, [source], [_permuted(op.results[0], inverse(permutation))])
+        made.starts, made.limits, made.strides = (
+            tuple(each[axis] for axis in inverse(permutation)) for each in (op.starts, op.limits, op.strides)
+        )
+        return _transposed(op, _insert(op, made), permutation)
     axis = permutation[op.axis]
     if isinstance(op, array.ScanOp):
         made = rebuilt(op, [source], [_permuted(op.results[0], inverse(permutation))])
