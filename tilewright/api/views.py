@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -74,16 +74,16 @@ def view_of(array: Tensor) -> tuple[View, Tensor] | None:
 
 
 # Reads the memory of an array like one before; None where the array is another view.
-Reread = Callable[[Any], Tensor | None]
+Reread = Callable[[Tensor], Tensor | None]
 
 
-def reading_again(function: Callable[..., Any], arrays: Sequence[Tensor]) -> Callable[..., Any]:
+def reading_again(function: Callable[..., object], arrays: Sequence[Tensor]) -> Callable[..., object]:
     """A native function as one of arrays that are views as these are: the same elements of memory like theirs. Gives
     `MISMATCH` for others. Finding out what a view is takes longer than a short program does."""
     reads = [None if array.flags.c_contiguous else _again(array) for array in arrays]
 
-    def viewed(*args: Any) -> Any:
-        arrays: list[Any] = []
+    def viewed(*args: Tensor) -> object:
+        arrays: list[Tensor] = []
         for read, array in zip(reads, args, strict=True):
             memory = array if read is None else read(array)
             if memory is None:
@@ -106,8 +106,8 @@ def _again(example: Tensor) -> Reread:
     offset, start = data_address(example) - data_address(owner), data_address(memory) - data_address(owner)
     shape, end = memory.shape, start + memory.nbytes
 
-    def read(array: Any) -> Tensor | None:
-        owner = array.base if _is_like(array, form) else None
+    def read(array: Tensor) -> Tensor | None:
+        owner: object = array.base if _is_like(array, form) else None
         if type(owner) is not np.ndarray or owner.nbytes < end or not owner.flags.c_contiguous:
             return None
         is_there = data_address(array) - data_address(owner) == offset
@@ -116,7 +116,7 @@ def _again(example: Tensor) -> Reread:
     return read
 
 
-def _is_like(array: Any, form: tuple[tuple[int, ...], tuple[int, ...]]) -> bool:
+def _is_like(array: Tensor, form: tuple[tuple[int, ...], tuple[int, ...]]) -> bool:
     return type(array) is np.ndarray and (array.strides, array.shape) == form
 
 

@@ -106,3 +106,35 @@ def test_long_chains() -> None:
 
     x = np.arange(5, dtype=np.int64)
     np.testing.assert_array_equal(tw.jit(lambda x: function(tw, x))(x), function(np, x))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "i4", "f2"])
+@pytest.mark.parametrize(("fn", "value"), [("sum", 0), ("max", None), ("sum", 1)])
+def test_reductions_of_paddings(fn: str, value: int | None, dtype: str) -> None:
+    """Zeros add nothing; ones do. The padding along dims that are kept is one of the result."""
+    least = -np.inf if dtype != "i4" else np.iinfo(np.int32).min
+    around = least if value is None else value
+    x = np.random.default_rng(0).integers(-9, 9, (5, 40, 7)).astype(dtype)
+
+    def function(xp, x):
+        wide = xp.pad(x, ((1, 2), (3, 0), (0, 4)), constant_values=around)
+        return getattr(xp, fn)(wide, axis=(0, 1)), getattr(xp, fn)(wide * 2 if fn == "sum" else wide, axis=2)
+
+    f = tw.jit(lambda x: function(tw, x))
+    for found, expected in zip(f(x), function(np, x), strict=True):
+        np.testing.assert_array_equal(found, expected.astype(dtype))
+
+
+def test_a_reduction_along_which_there_is_no_padding_stays() -> None:
+    text = """
+    func.func @main(%x: tensor<4x6xf32>) -> tensor<6xf32> {
+      %v = array.constant() {value = 0.0 : f64, resource = ""} : tensor<f32>
+      %p = array.pad(%x, %v) {low = array<i64: 2, 0>, high = array<i64: 0, 0>, interior = array<i64: 0, 0>}
+        : tensor<6x6xf32>
+      %z = array.reduce(%p) {fn = "add", axes = array<i64: 1>} : tensor<6xf32>
+      func.return %z : tensor<6xf32>
+    }
+    """
+    check_unchanged(PASS, text)
+    inside = check_meaning(PASS, text.replace("axes = array<i64: 1>", "axes = array<i64: 0>"))
+    assert not [op for op in inside.main.walk() if isinstance(op, array.PadOp)]

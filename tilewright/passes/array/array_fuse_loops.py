@@ -1,7 +1,7 @@
 """Fuse the remaining operations: elementwise chains and diamonds, reductions with their producers and consumers.
 
 Two groups merge when the merged group still computes every value once, so `softmax` and `layer_norm` become one kernel.
-What takes a cycle and reads one array is computed again rather than stored for another group. Last of the fusions:
+A value that takes a cycle and reads one array is computed again, not stored for another group. Last of the fusions:
 after it, all that computes is in a group.
 
 Before:
@@ -185,8 +185,8 @@ def _compute_again(order: BlockOrder, op: Operation, group_of: dict[Operation, _
 
 
 def _copied_with(order: BlockOrder, op: Operation, group_of: Mapping[Operation, _Group]) -> list[Operation]:
-    """What is computed again with an operation, producers first: itself, smaller ones that its group does not store and
-    the inline ones between them. None where that takes more than a cycle or reads more than one array of its size."""
+    """Operations to compute again with an operation, producers first: itself, smaller ones that its group does not
+    store and the inline ones between them. None where that takes more than a cycle or reads more than one array of its size."""
     group, size = group_of[op], array_type(op.results[0]).size
     space, _ = _space(group.ops, _roots(order, group.ops, group.ops | group.inline))
     arrays = set[SSAValue]()

@@ -1,8 +1,9 @@
 """One padding instead of several: around a padded array, and around what is computed of padded arrays.
 
 Elementwise functions of arrays that are padded alike are such functions padded by what they give of the padding, and a
-transposed padding is a padding of the transposed array. Where an outer padding has that value, both are one, and
-nothing in between is stored. Before fusion, whose loops take one padding each.
+transposed padding is a padding of the transposed array. With an outer padding of that value both are one, and
+nothing in between is stored. A reduction of a padding that is its identity reduces what is inside. Before fusion, whose
+loops take one padding each.
 
 Before:
     func.func @main(%x: tensor<4x6xf32>) -> tensor<9x7xf32> {
@@ -35,6 +36,7 @@ import msgspec
 import numpy as np
 from xdsl.ir import Block, Operation, SSAValue
 
+from tilewright import ops
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import insert_like
@@ -52,7 +54,7 @@ class ArrayMergePadsPass(msgspec.Struct, frozen=True):
 
     def apply(self, unit: Unit) -> None:
         for block in blocks_of(unit.main):
-            if sum(isinstance(op, array.PadOp) for op in block.ops) > 1 and _merge_pads(unit, block):
+            if any(isinstance(op, array.PadOp) for op in block.ops) and _merge_pads(unit, block):
                 drop_unused(block)
 
 
@@ -82,6 +84,14 @@ def _merge_pads(unit: Unit, block: Block) -> bool:
     merged = False
     paddings: dict[SSAValue, _Padding] = {}
     for op in list(block.ops):
+        if isinstance(op, array.ReduceOp):
+            inner = _inner(op.operands[0], paddings)
+            if inner is not None and _changes_nothing(op, inner):
+                subject, reason = f"{op.fn} at {where(op)}", f"{inner.value} changes nothing"
+                unit.remarks.append(Remark(ArrayMergePadsPass.name, subject, "of what the padding surrounds", reason))
+                _reduce_inside(op, paddings, inner)
+                merged = True
+            continue
         padding = _padding_of(op, paddings)
         if padding is None:
             continue
@@ -140,13 +150,44 @@ def _splat_of(value: SSAValue) -> Tensor | None:
     return np.asarray(op.value).astype(array_type(value).dtype.numpy)
 
 
-def _merge(op: array.PadOp, paddings: Mapping[SSAValue, _Padding], both: _Padding) -> SSAValue:
-    """Pad once what is computed of the arrays inside the inner paddings; gives the result."""
+def _changes_nothing(op: array.ReduceOp, padding: _Padding) -> bool:
+    """Whether elements of the padding, which a reduction reads, are its identity."""
+    identity, dtype = ops.FUNCTIONS[op.fn].identity, array_type(op.operands[0]).dtype
+    pads = any(padding.low[axis] or padding.high[axis] for axis in op.axes)
+    return pads and op.part is None and identity is not None and bool(padding.value == identity(dtype))
+
+
+def _reduce_inside(op: array.ReduceOp, paddings: Mapping[SSAValue, _Padding], padding: _Padding) -> None:
+    """Reduce what a padding surrounds; its part along the dims that are kept is a padding of the result."""
+    core, result = _core(op, paddings), array_type(op.results[0])
+    kept = [axis for axis in range(len(padding.low)) if axis not in op.axes]
+    low, high = (tuple(each[axis] for axis in kept) for each in (padding.low, padding.high))
+    shape = tuple(array_type(core).shape[axis] for axis in kept)
+    made = rebuilt(op, [core], [tensor(ArrayType(shape, result.dtype))])
+    insert_like(op, made)
+    value = made.results[0]
+    if shape != result.shape:
+        plain = float(padding.value) if result.dtype.is_float else int(padding.value)
+        around = array.ConstantOp(value=plain, resource="", outputs=[tensor(ArrayType((), result.dtype))])
+        insert_like(op, around)
+        arguments, none = [value, around.results[0]], (0,) * len(kept)
+        wide = array.PadOp(arguments=arguments, low=low, high=high, interior=none, outputs=[op.results[0].type])
+        insert_like(op, wide)
+        value = wide.results[0]
+    op.results[0].replace_all_uses_with(value)
+
+
+def _core(op: array.ArrayOp, paddings: Mapping[SSAValue, _Padding]) -> SSAValue:
+    """The operand of an operation without its padding, computed before the operation."""
     inside: dict[SSAValue, SSAValue] = {}
     for value in producers_first([op.operands[0]], _operands):
         inside[value] = _inside(value, paddings, inside, op)
-    core = inside[op.operands[0]]
-    outputs = [op.results[0].type]
+    return inside[op.operands[0]]
+
+
+def _merge(op: array.PadOp, paddings: Mapping[SSAValue, _Padding], both: _Padding) -> SSAValue:
+    """Pad once what is computed of the arrays inside the inner paddings; gives the result."""
+    core, outputs = _core(op, paddings), [op.results[0].type]
     low, high = both.low, both.high
     made = array.PadOp(arguments=[core, op.operands[1]], low=low, high=high, interior=op.interior, outputs=outputs)
     insert_like(op, made)
@@ -162,7 +203,7 @@ def _operands(value: SSAValue) -> Sequence[SSAValue]:
 def _inside(
     value: SSAValue, paddings: Mapping[SSAValue, _Padding], inside: Mapping[SSAValue, SSAValue], before: Operation
 ) -> SSAValue:
-    """What a padding surrounds: what a value computes of what the paddings of its operands surround."""
+    """The middle of a padded value, computed of the middles of its operands."""
     op, type = value.owner, array_type(value)
     if isinstance(op, array.PadOp):
         return op.operands[0]

@@ -48,7 +48,7 @@ def guards_along(
     unsure: Callable[[Access], Sequence[int]],
     low: Callable[[Access, int], float],
 ) -> Sequence[Guard]:
-    """What has to be asked of each position along a dim of the loads that are transposed, where nothing else within the
+    """Guards of each position along a dim of the loads that are transposed, where nothing else within the
     nest moves their coordinates and these are never below 0; `low` states the least."""
     guards: dict[Guard, None] = {}
     for value, at in plan.turned:
