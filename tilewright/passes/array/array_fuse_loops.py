@@ -186,7 +186,8 @@ def _compute_again(order: BlockOrder, op: Operation, group_of: dict[Operation, _
 
 def _copied_with(order: BlockOrder, op: Operation, group_of: Mapping[Operation, _Group]) -> list[Operation]:
     """Operations to compute again with an operation, producers first: itself, smaller ones that its group does not
-    store and the inline ones between them. None where that takes more than a cycle or reads more than one array of its size."""
+    store and the inline ones between them. None where that takes more than a cycle or reads more than one array of its
+    size."""
     group, size = group_of[op], array_type(op.results[0]).size
     space, _ = _space(group.ops, _roots(order, group.ops, group.ops | group.inline))
     arrays = set[SSAValue]()
