@@ -353,3 +353,14 @@ def test_what_reads_two_arrays_is_stored(arrays: int) -> None:
     unit = run_through(program, ArrayFuseLoopsPass)
     stored = [array_type(r).size for op in unit.main.walk() if isinstance(op, array.FusedOp) for r in op.results]
     assert stored.count(64 * 300) == arrays - 1
+
+
+def reversed_after(p: Program, *, again: bool) -> list[Value]:
+    """What is computed of two arrays backwards, and where `again` as it is, too."""
+    y = p.map("exp", p.map("multiply", p.array(40, 300), p.array(40, 300)))
+    return [p.add("reverse", [y], axes=(0, 1))[0], *[y] * again]
+
+
+def test_reversed_results_are_stored_by_the_kernel_that_computes_them() -> None:
+    assert groups(lambda p: reversed_after(p, again=False)) == [("loop", "multiply exp")]
+    assert len(groups(lambda p: reversed_after(p, again=True))) == 2

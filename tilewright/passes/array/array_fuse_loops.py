@@ -147,7 +147,7 @@ def _fuse_block(unit: Unit, block: Block) -> None:
     for group in dict.fromkeys(group_of.values()):
         members = group.ops | set(inline_closure((o for op in group.ops for o in op.operands), block))
         if planner.shuffles_lanes:
-            members |= _stored_transpose(unit, group.ops, members, block)
+            members |= _stored_view(unit, group.ops, members, block)
         make_group(block, members, "loop", describe(sorted(group.ops, key=order.index.__getitem__)))
     _group_rest(block)
 
@@ -244,15 +244,20 @@ def _in_parts_of(op: array.ReduceOp, producer: _Group, group_of: Mapping[Operati
     return list(found)
 
 
-def _stored_transpose(unit: Unit, ops_: set[Operation], members: set[Operation], block: Block) -> set[Operation]:
-    """The transpose that stores the only result of elementwise operations, where the kernel can store it in that order:
-    what it loads is then a few elements apart."""
+def _stored_view(unit: Unit, ops_: set[Operation], members: set[Operation], block: Block) -> set[Operation]:
+    """The transpose or reversal that stores the only result of elementwise operations, where the kernel can store it in
+    that order: what it loads is then a few elements apart, or backwards in memory."""
     outside = {u for op in ops_ for r in op.results for u in users(r) if in_block(u, block) not in members}
     transpose = outside.pop() if len(outside) == 1 else None
+    if isinstance(transpose, array.ReverseOp) and transpose.parent_block() is block:
+        plain = all(isinstance(op, ELEMENTWISE) for op in ops_) and _is_stored(transpose)
+        if plain:
+            why = "vectors are loaded backwards"
+            unit.remarks.append(Remark("array-fuse-loops", f"reverse at {where(transpose)}", "fused", why))
+        return {transpose} if plain else set()
     if not isinstance(transpose, array.TransposeOp) or transpose.parent_block() is not block:
         return set()
-    following = users(transpose.results[0])
-    stored = all(needs_memory(u) or is_unit_reshape(u) or _gathers_rows(u) for u in following)
+    stored = _is_stored(transpose)
     if stored and is_short_transpose(transpose) and all(isinstance(op, ELEMENTWISE) for op in ops_):
         why = "lanes are shuffled as they are loaded"
     elif stored and all(_gathers_elements(op) or _is_smaller(op, transpose) for op in ops_):
@@ -265,6 +270,11 @@ def _stored_transpose(unit: Unit, ops_: set[Operation], members: set[Operation],
         return set()
     unit.remarks.append(Remark("array-fuse-loops", f"transpose at {where(transpose)}", "fused", why))
     return {transpose}
+
+
+def _is_stored(view: array.ArrayOp) -> bool:
+    """Whether all that reads a view reads it from memory."""
+    return all(needs_memory(u) or is_unit_reshape(u) or _gathers_rows(u) for u in users(view.results[0]))
 
 
 def _keeps_rows(transpose: array.TransposeOp) -> bool:
