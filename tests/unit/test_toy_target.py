@@ -21,7 +21,7 @@ from tilewright.targets import base
 
 FOLDER = Path(tests.toy_target.__file__).parent
 MOST_LINES = 300
-CHUNKS, PROGRAMS_PER_CHUNK = 3, count(8, 40)
+CHUNKS, PROGRAMS_PER_CHUNK = 3, count(6, 40)
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from tests.sampling import count
 
 
 def test_damaged_programs_give_errors_or_programs() -> None:
-    found = [(n, name, result) for n, name, _, result in run(count(16, 300), seed=0)]
+    found = [(n, name, result) for n, name, _, result in run(count(12, 300), seed=0)]
     assert not [entry for entry in found if is_failure(entry[2])]
     kinds = collections.Counter(result for _, _, result in found)
     assert kinds["ModelFileError"] > 4
