@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.passes.pass_support import applied, check_unchanged, run
+from tests.passes.pass_support import applied, check_meaning, check_unchanged, run
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.passes.array.array_sum_operands import ArraySumOperandsPass
@@ -77,3 +77,18 @@ def test_a_mean_of_a_linear_layer() -> None:
     found = tw.jit(lambda x, w: tw.mean(x @ w, axis=1), target="cpu")(x, w)
     expected = (x.astype(np.float64) @ w).mean(1)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_transposed_operands_are_summed_in_the_order_of_memory() -> None:
+    text = """
+    func.func @main(%x: tensor<5x4x3xi32>, %w: tensor<3x7x4x5xi32>) -> tensor<5x4xi32> {
+      %t = array.transpose(%w) {permutation = array<i64: 3, 2, 1, 0>} : tensor<5x4x7x3xi32>
+      %y = array.contract(%x, %t) {left_batch = array<i64: 0, 1>, right_batch = array<i64: 0, 1>,
+        left_contract = array<i64: 2>, right_contract = array<i64: 3>} : tensor<5x4x7xi32>
+      %z = array.reduce(%y) {fn = "add", axes = array<i64: 2>} : tensor<5x4xi32>
+      func.return %z : tensor<5x4xi32>
+    }
+    """
+    unit = check_meaning(PASS, text)
+    (total,) = [op for op in unit.main.walk() if isinstance(op, array.ReduceOp)]
+    assert array_type(total.operands[0]).shape == (3, 7, 4, 5)

@@ -32,6 +32,7 @@ from xdsl.ir import SSAValue
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, tensor
 from tilewright.dialects.rewriting import erase, insert_like
+from tilewright.passes.array.array_simplify import reduced_as_stored
 from tilewright.passes.array.fusion import users
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.primitives import ArrayType
@@ -81,6 +82,11 @@ def _sum_operands(op: array.ReduceOp, contraction: array.ContractOp) -> None:
     op.results[0].replace_all_uses_with(made.results[0])
     erase(op)
     erase(contraction)
+    for value, _, _ in summed:
+        # Nothing else reads a transposed operand now: it is summed in the order of memory.
+        if isinstance(value.owner, array.ReduceOp) and (stored := reduced_as_stored(value.owner)) is not None:
+            value.replace_all_uses_with(stored)
+            erase(value.owner)
 
 
 def _summed(
