@@ -317,3 +317,12 @@ def test_bytes_are_cut_where_they_have_no_masks():
     """LLVM loads them lane by lane under masks."""
     program = tw.jit(lambda x: tw.pad(x, ((0, 0), (3, 3)))).lower(tw.ShapeDtype((1000, 40), tw.u8))
     assert "vpinsr" not in program.compile("cpu:x86-64-v3").asm()
+
+
+def test_positions_that_wrap_around_are_compared_as_they_are() -> None:
+    far = np.int64(2**63 - 50)
+
+    def function(xp: Any, x: Any, y: Any) -> Any:
+        return xp.where(xp.arange(300, dtype=xp.int64) + far < 0, x, y)
+
+    check(lambda x, y: function(tw, x, y), lambda x, y: function(np, x, y), drawn((300,), "f4"), drawn((300,), "f4", 1))

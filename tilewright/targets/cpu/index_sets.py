@@ -43,6 +43,9 @@ _COMPARISONS = {"less": (0, True), "greater_equal": (0, False), "less_equal": (1
 # Values at the same place as their operand.
 _MOVES = tile.BroadcastOp | tile.TransposeOp | tile.SliceOp | tile.ReshapeOp
 
+# Constants that positions may be added to without wrapping around.
+FAR = 1 << 48
+
 # A nest dim, or an index scalar or scalar tile.
 Term = int | Item
 
@@ -435,7 +438,7 @@ def _linear(plan: NestPlan, item: Item) -> Linear | None:
     if is_place(value) or array_type(value).dtype.name != "i64":
         return None
     if isinstance(op, tile.FullOp):
-        return Linear(int(op.value))
+        return Linear(int(op.value)) if abs(op.value) < FAR else None
     if isinstance(op, tile.MapOp) and op.fn in ("add", "subtract"):
         left, right = (_linear(plan, each) for each in operand_items(op, at, plan))
         return None if left is None or right is None else left.plus(right, 1 if op.fn == "add" else -1)
