@@ -95,29 +95,27 @@ def reading_again(function: Callable[..., object], arrays: Sequence[Tensor]) -> 
 
 
 def _again(example: Tensor) -> Reread:
-    found, form = view_of(example), (example.strides, example.shape)
+    found, form = view_of(example), (example.strides, example.shape, example.dtype)
     if found is None:
         return lambda array: np.ascontiguousarray(array) if _is_like(array, form) else None
     view, memory = found
     if view.is_permutation:
         axes = _ascending(view.order)
         return lambda array: array.transpose(axes) if _is_like(array, form) else None
-    owner: Tensor = memory if memory.base is None else memory.base
-    offset, start = data_address(example) - data_address(owner), data_address(memory) - data_address(owner)
-    shape, end = memory.shape, start + memory.nbytes
+    shape, nbytes, before = memory.shape, memory.nbytes, data_address(example) - data_address(memory)
 
     def read(array: Tensor) -> Tensor | None:
         owner: object = array.base if _is_like(array, form) else None
-        if type(owner) is not np.ndarray or owner.nbytes < end or not owner.flags.c_contiguous:
+        if type(owner) is not np.ndarray or not owner.flags.c_contiguous:
             return None
-        is_there = data_address(array) - data_address(owner) == offset
-        return np.ndarray(shape, array.dtype, owner, start) if is_there else None
+        start = data_address(array) - data_address(owner) - before
+        return np.ndarray(shape, array.dtype, owner, start) if 0 <= start <= owner.nbytes - nbytes else None
 
     return read
 
 
-def _is_like(array: Tensor, form: tuple[tuple[int, ...], tuple[int, ...]]) -> bool:
-    return type(array) is np.ndarray and (array.strides, array.shape) == form
+def _is_like(array: Tensor, form: tuple[tuple[int, ...], tuple[int, ...], object]) -> bool:
+    return type(array) is np.ndarray and (array.strides, array.shape, array.dtype) == form
 
 
 @lru_cache(4096)

@@ -321,8 +321,8 @@ def test_rows_are_gathered_in_the_order_of_the_transpose_that_stores_them() -> N
 
 
 def apart_from_mean(p: Program, x: Value, fn: str) -> Value:
-    """What a function gives of an array and the mean of its columns, which has their order as stored and one more
-    dim: its reduction and what reads it are groups of their own."""
+    """An elementwise function of an array and the mean of its columns. The mean has a unit dim, so that the reduction
+    and its consumer are not fused."""
     total = p.add("reshape", [p.reduce(x, "add", (0,))], shape=(300, 1))[0]
     mean = p.add("reshape", [p.map("multiply", total, p.splat(1 / 64, (300, 1)))], shape=(300,))[0]
     return p.map(fn, x, p.broadcast(mean, (64, 300), (1,)))
@@ -356,7 +356,7 @@ def test_what_reads_two_arrays_is_stored(arrays: int) -> None:
 
 
 def reversed_after(p: Program, *, again: bool) -> list[Value]:
-    """What is computed of two arrays backwards, and where `again` as it is, too."""
+    """An elementwise result of two arrays that is reversed; where `again`, it is returned as well."""
     y = p.map("exp", p.map("multiply", p.array(40, 300), p.array(40, 300)))
     return [p.add("reverse", [y], axes=(0, 1))[0], *[y] * again]
 

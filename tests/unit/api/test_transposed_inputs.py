@@ -168,3 +168,11 @@ def test_views_with_equal_strides_of_other_memory(view):
             np.testing.assert_array_equal(f(view(np.asarray(other))), np.asarray(view(np.asarray(other))) * 2)
     subclass = _array(120, 80).view(np.recarray)
     np.testing.assert_array_equal(f(view(subclass)), np.asarray(view(subclass)) * 2)
+
+
+def test_views_with_equal_strides_of_wider_elements():
+    f = tw.jit(lambda x: x * 2)
+    narrow, wide = _array(9000)[::2], _array(4500, dtype=np.float64)[:]
+    assert narrow.strides == wide.strides
+    for given in (narrow, wide, narrow, narrow[:4500], wide):
+        np.testing.assert_array_equal(f(given), given * 2)
