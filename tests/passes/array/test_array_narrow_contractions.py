@@ -363,3 +363,10 @@ def test_turned_right_operands_of_a_batch_and_a_short_depth() -> None:
     x, w = rng.integers(-9, 9, (3, 30, 2)).astype(np.float32), rng.integers(-9, 9, (3, 30, 2)).astype(np.float32)
     found = tw.jit(lambda x, w: x @ tw.matrix_transpose(w))(x, w)
     np.testing.assert_array_equal(found, x @ np.swapaxes(w, 1, 2))
+
+
+def test_a_turned_operand_of_repeated_elements_is_stored_alone() -> None:
+    """Its kernel had the operand as it was as a second result, which no kernel of that shape can store."""
+    x, s = np.arange(64, dtype=np.float32).reshape(2, 16, 2), np.float32(3)
+    found = tw.jit(lambda x, s: tw.einsum("dab,xyd->abxy", x, tw.broadcast_to(s, (16, 16, 2))))(x, s)
+    np.testing.assert_array_equal(found, np.broadcast_to(x.sum(0)[:, :, None, None] * s, (16, 2, 16, 16)))

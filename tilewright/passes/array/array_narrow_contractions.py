@@ -95,7 +95,7 @@ class ArrayNarrowContractionsPass(msgspec.Struct, frozen=True):
             _replace(op, _cast(op, _multiplied(op, left, right, dtype.compute), dtype))
         elif min(rows, columns) > 1 and depth <= _most_shallow(op, rows, columns, unit.machine):
             unit.remarks.append(Remark(self.name, subject, "a sum of multiplications", f"the depth is {depth}"))
-            _replace(op, _multiplied_one_by_one(op))
+            _multiply_one_by_one(op)
         elif (
             rows * columns <= MOST_COLUMNS
             or (columns == 1 and _reduces_vectors(left, rows, depth))
@@ -217,8 +217,18 @@ def _free_size(side: _Side) -> int:
 
 
 def _replace(op: array.ContractOp, value: SSAValue) -> None:
+    """Put a value in the place of a contraction's result, and erase the views that it alone used: those that they have
+    of an array would tie groups together."""
     op.results[0].replace_all_uses_with(value)
+    views, block = list(op.operands), op.parent_block()
     erase(op)
+    while views:
+        view = views.pop().owner
+        if not isinstance(view, Operation) or not is_inline(view) or view.parent_block() is not block:
+            continue
+        if not view.results[0].uses:
+            views.extend(view.operands)
+            erase(view)
 
 
 def _without_unit_rows(op: array.ContractOp) -> array.ContractOp:
@@ -355,8 +365,9 @@ def _depth_first(op: array.ContractOp, side: _Side) -> _Side:
     return _Side(turn.results[0], tuple(order.index(each) for each in side.batch), (0,))
 
 
-def _multiplied_one_by_one(op: array.ContractOp) -> SSAValue:
-    """The sum of the outer products of the parts of the operands at each index of the one contracted dim."""
+def _multiply_one_by_one(op: array.ContractOp) -> None:
+    """Replace a contraction by the sum of the outer products of the parts of its operands at each index of the one
+    contracted dim."""
     left, right = _sides(op)
     is_turned = _is_along_depth(right)
     if is_turned:
@@ -375,10 +386,10 @@ def _multiplied_one_by_one(op: array.ContractOp) -> SSAValue:
     block, turn = op.parent_block(), right.value.owner
     if total is None or block is None:
         raise CompilerBug("a contraction of no depth")
+    _replace(op, _cast(op, total, dtype))
     if is_turned and isinstance(turn, Operation):
         # Stored in a kernel of its own: columns are side by side for all rows.
         make_group(block, {turn, *inline_closure(turn.operands, block)}, "loop", _TURNED)
-    return _cast(op, total, dtype)
 
 
 def _at(op: array.ContractOp, side: _Side, step: int) -> _Side:
