@@ -359,13 +359,13 @@ FITS = (
 )
 
 
-# As many values as two registers of AVX-512 hold, and as one of AVX2 holds.
-INTERVALS, FEW_INTERVALS = 32, 8
+# As many f32 as two registers of AVX-512 hold, and as one of AVX2 holds; as many f64 as two of AVX-512 hold.
+INTERVALS, FEW_INTERVALS, DOUBLES = 32, 8, 16
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """An odd `function` on `intervals` of one width, from 0 on: in f32 polynomials of `degree` in the distance from the
+    """An odd `function` on `intervals` of one width, from 0 on: polynomials of `degree` in the distance from the
     points k * `spacing`, the first of `function` less that distance. `spacing` has few bits, so that these points are
     exact; of those that have, it is one where the function's first values round well. At the last of the points the
     function rounds to 1."""
@@ -377,10 +377,11 @@ class Pieces:
     intervals: int
     spacing: mpf
     degree: int
+    element: str = "f32"
 
     def fit(self, piece: int) -> Fit:
         reach, centre = self.spacing / 2 * mpf("1.001"), piece * self.spacing
-        name, formula, degrees = self.name, self.formula, {"f32": self.degree - (piece == 0)}
+        name, formula, degrees = self.name, self.formula, {self.element: self.degree - (piece == 0)}
         last = piece == self.intervals - 1
         if piece == 0:
             rest = _series_safe(lambda t: self.function(t) / t - 1, self.slope - 1)
@@ -396,7 +397,7 @@ class Pieces:
         found: list[list[float]] = []
         for piece in range(self.intervals):
             fit = self.fit(piece)
-            values = rounded_coefficients(fit, fit.degrees["f32"], "f32")
+            values = rounded_coefficients(fit, fit.degrees[self.element], self.element)
             bits = error_bits(fit, [mpf(value) for value in values])
             print(f"{self.name:12} of {self.intervals} piece {piece:2} relative error 2^{bits:.1f}", flush=True)
             found.append(values if piece else [0.0, *values])
@@ -406,7 +407,54 @@ class Pieces:
 PIECES = (
     Pieces("ERF", "erf, to 3.97", mpmath.erf, 2 / mpmath.sqrt(PI), INTERVALS, mpf(1051) / 8192, 4),
     Pieces("ERF", "erf, to 4.03", mpmath.erf, 2 / mpmath.sqrt(PI), FEW_INTERVALS, mpf(589) / 1024, 8),
+    Pieces("ERF", "erf, to 6.03", mpmath.erf, 2 / mpmath.sqrt(PI), DOUBLES, mpf(6589) / 16384, 13, "f64"),
     Pieces("TANH", "tanh, to 9.17", mpmath.tanh, mpf(1), INTERVALS, mpf(303) / 1024, 6),
+)
+
+
+@dataclass(frozen=True)
+class Octaves:
+    """exp(a^2) erfc(a) on `intervals` in four octaves of a + `offset`, each divided into intervals of one width: in
+    polynomials of `degree` in the distance from the middle of an interval, the first coefficients `in_two_parts`.
+    Intervals are numbered by the last bits of the exponent and the first ones of the significand of a + `offset`."""
+
+    element: str
+    intervals: int
+    offset: int
+    degree: int
+    in_two_parts: int = 1
+
+    def polynomials(self) -> list[list[float]]:
+        """The coefficients of each interval, in the order of their numbers, the second parts before the others."""
+        found: dict[int, list[float]] = {}
+        each_octave = self.intervals // 4
+        for octave in range(self.offset.bit_length() - 1, self.offset.bit_length() + 3):
+            width = mpf(2) ** octave / each_octave
+            for part in range(each_octave):
+                fit = self._fit(mpf(2) ** octave + (part + mpf(1) / 2) * width - self.offset, width / 2)
+                values = rounded_coefficients(fit, self.degree, self.element)
+                bits = error_bits(fit, _merged(values, self.in_two_parts))
+                where = f"of {self.intervals} octave {octave} part {part}"
+                print(f"{'ERFCX':12} {where} relative error 2^{bits:.1f}", flush=True)
+                # The biased exponent is one less than a multiple of 4 in the octave from 1 on.
+                second = 2 * self.in_two_parts
+                ordered = [*values[1:second:2], *values[0:second:2], *values[second:]]
+                found[(octave - 1) % 4 * each_octave + part] = ordered
+        return [found[number] for number in range(self.intervals)]
+
+    def _fit(self, centre: mpf, half: mpf) -> Fit:
+        def moved(t: mpf) -> mpf:
+            return mpmath.exp((centre + t) ** 2) * mpmath.erfc(centre + t)
+
+        reach = half * mpf("1.0001")
+        degrees, two_part = {self.element: self.degree}, {self.element: self.in_two_parts}
+        return Fit("ERFCX", "", moved, lambda t: 1 / moved(t), -reach, reach, degrees, two_part=two_part)
+
+
+OCTAVES = (
+    Octaves("f32", INTERVALS, 1, 5),
+    Octaves("f32", FEW_INTERVALS, 1, 9, in_two_parts=2),
+    Octaves("f64", DOUBLES, 2, 14),
 )
 
 
@@ -495,7 +543,7 @@ def table_text() -> str:
             lines += [f"            {value!r}," for value in values]
             lines.append("        ),")
         lines.append("    },")
-    return "\n".join([*lines, "}", "", *piece_lines(), "", *lookup_lines(), ""])
+    return "\n".join([*lines, "}", "", *piece_lines(), "", *octave_lines(), "", *lookup_lines(), ""])
 
 
 def lookup_lines() -> list[str]:
@@ -526,6 +574,21 @@ def piece_lines() -> list[str]:
                 ]
             lines += ["            ),", "        ),"]
         lines.append("    },")
+    return [*lines, "}"]
+
+
+def octave_lines() -> list[str]:
+    lines = [
+        "# exp(a^2) erfc(a), by the number of intervals: what is added to a, how many coefficients are in two parts,",
+        "# their second parts and all coefficients, constant terms first, each of all intervals.",
+        "OCTAVES: dict[int, tuple[float, int, tuple[tuple[float, ...], ...]]] = {",
+    ]
+    for octaves in OCTAVES:
+        lines += [f"    {octaves.intervals}: (", f"        {float(octaves.offset)!r},"]
+        lines += [f"        {octaves.in_two_parts},", "        ("]
+        for coefficients in zip(*octaves.polynomials(), strict=True):
+            lines += ["            (", *(f"                {value!r}," for value in coefficients), "            ),"]
+        lines += ["        ),", "    ),"]
     return [*lines, "}"]
 
 

@@ -90,10 +90,13 @@ def math_module(lanes: dict[str, tuple[int, ...]], features: Sequence[str] = ())
     return built
 
 
-@pytest.fixture(scope="module", params=["plain", "host"])
+@pytest.fixture(scope="module", params=["plain", "without AVX-512", "host"])
 def compiled(request: pytest.FixtureRequest) -> Compiled:
-    """Without what not every processor has, and with what this one has."""
-    features = host_features() if request.param == "host" else []
+    """Without what not every processor has, with what this one has, and with that of it which most have."""
+    wide = ("avx512", "evex512", "amx")
+    features = [] if request.param == "plain" else host_features()
+    if request.param == "without AVX-512":
+        features = [each for each in features if not each.startswith(wide)]
     return math_module({"f32": (1, 4, 16), "f64": (1, 2, 8)}, features).compile()
 
 

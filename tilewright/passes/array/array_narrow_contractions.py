@@ -217,8 +217,8 @@ def _free_size(side: _Side) -> int:
 
 
 def _replace(op: array.ContractOp, value: SSAValue) -> None:
-    """Put a value in the place of a contraction's result, and erase the views that it alone used: those that they have
-    of an array would tie groups together."""
+    """Use a value instead of a contraction's result, and erase the views that only the contraction used: an array that
+    two views read would tie the groups of both together."""
     op.results[0].replace_all_uses_with(value)
     views, block = list(op.operands), op.parent_block()
     erase(op)

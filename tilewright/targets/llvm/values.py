@@ -358,28 +358,29 @@ class Lanes(msgspec.Struct, frozen=True):
 
     def most_looked_up(self) -> int:
         """How many values the processor looks up in registers, two of AVX-512 or one of AVX2; 0 where it does not."""
-        if self.element != "f32":
-            return 0
-        return 32 if has_features(self.builder, "avx512f") else 8 if has_features(self.builder, "avx2") else 0
+        if has_features(self.builder, "avx512f"):
+            return 32 if self.element == "f32" else 16
+        return 8 if self.element == "f32" and has_features(self.builder, "avx2") else 0
 
     def looked_up(self, table: Sequence[float]) -> Lanes:
-        """Of 32 or of 8 values, `most_looked_up`, the one with the number that stands in the last bits of each lane."""
-        size = len(table) if len(table) == 8 else 16
+        """Of `most_looked_up` values the one with the number that stands in the last bits of each lane."""
+        kind, suffix, word = (FLOAT, "ps", 32) if self.element == "f32" else (DOUBLE, "pd", 64)
+        size = len(table) if len(table) * word == 256 else 512 // word
         lanes = lanes_of(self.type)
         if lanes > size:
             parts = [shuffle(self.builder, self.value, None, range(n, n + lanes // 2)) for n in (0, lanes // 2)]
             low, high = (self.wrap(part).looked_up(table).value for part in parts)
             return self.wrap(shuffle(self.builder, low, high, range(lanes)))
-        held, numbers = ir.VectorType(FLOAT, size), ir.VectorType(ir.IntType(32), size)
+        held, numbers = ir.VectorType(kind, size), ir.VectorType(ir.IntType(word), size)
         index = self.builder.bitcast(_in_lanes(self.builder, self.value, held), numbers)
         registers = [
-            ir.Constant(held, [ir.Constant(FLOAT, v) for v in table[n : n + size]]) for n in range(0, len(table), size)
+            ir.Constant(held, [ir.Constant(kind, v) for v in table[n : n + size]]) for n in range(0, len(table), size)
         ]
         if len(registers) == 1:
             found = _called(self.builder, "llvm.x86.avx2.permps", held, [registers[0], index])
         else:
             operands = [registers[0], index, registers[1]]
-            found = _called(self.builder, "llvm.x86.avx512.vpermi2var.ps.512", held, operands)
+            found = _called(self.builder, f"llvm.x86.avx512.vpermi2var.{suffix}.512", held, operands)
         return self.wrap(_in_lanes(self.builder, found, self.type))
 
     def times_plus(self, factor: Lanes | float, term: Lanes | float) -> Lanes:

@@ -1,20 +1,24 @@
 """erf and erfc.
 
-Up to 1, erf(x) = x + x P(x^2), unless registers hold a table: then `f32` has a piecewise erf. Beyond, `f32` needs one
-polynomial more; `f64` takes erfc(x) = exp(-x^2) g(x), with g a polynomial in q = 1 / (x + 3) (after Schonfelder,
-"Chebyshev expansions for the error and related functions").
+With tables in registers, erf is piecewise (`vector_math_pieces.py`), and erfc is exp(-x^2) times a piecewise function.
+Without them, up to 1, erf(x) = x + x P(x^2). Beyond, `f32` needs one polynomial more; `f64` takes
+erfc(x) = exp(-x^2) g(x), with g a polynomial in q = 1 / (x + 3) (after Schonfelder, "Chebyshev expansions for the error
+and related functions").
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from tilewright.targets.llvm.values import Lanes, exact_product, exact_sum, horner, polynomial, through_double
-from tilewright.targets.llvm.vector_math_exp import Reduced, reduce
+from tilewright.targets.llvm.vector_math_exp import FORMATS, Reduced, reduce
 from tilewright.targets.llvm.vector_math_pieces import by_pieces
-from tilewright.targets.llvm.vector_math_tables import PIECES, TABLES
+from tilewright.targets.llvm.vector_math_tables import OCTAVES, PIECES, TABLES
 
 # Where erf rounds to 1, and where erfc rounds to 0.
 ERF_IS_ONE = {"f32": 4.0, "f64": 6.0}
-ERFC_IS_ZERO = 27.3
+ERFC_IS_ZERO = {"f32": 10.1, "f64": 27.3}
 ERFC_TAIL_START = 0.8
 # Centres of the polynomials for the tails, as in the generator.
 ERF_TAIL_CENTRE, ERFC_TAIL_CENTRE = 2.5, 0.140625
@@ -38,6 +42,8 @@ def erf(x: Lanes) -> Lanes:
 
 
 def erfc(x: Lanes) -> Lanes:
+    if x.most_looked_up() in OCTAVES:
+        return _erfc_by_octaves(x)
     if x.element == "f32":
         return through_double(erfc, x)
     a = x.absolute()
@@ -45,9 +51,47 @@ def erfc(x: Lanes) -> Lanes:
     difference = 1.0 - x
     rest = (1.0 - difference) - x
     near = difference + (-x).times_plus(polynomial(a * a, TABLES["ERF"][a.precision]), rest)
-    beyond = a.at_least(ERFC_TAIL_START).at_most(ERFC_IS_ZERO)
+    beyond = a.at_least(ERFC_TAIL_START).at_most(ERFC_IS_ZERO["f64"])
     far = _tail_for_single(beyond) if x.for_single else _tail_in_full(beyond)
     return (a < ERFC_TAIL_START).choose(near, (x < 0.0).choose(2.0 - far, far))
+
+
+def _erfc_by_octaves(x: Lanes) -> Lanes:
+    """exp(-a^2) g(a) with a = |x|, both factors in two parts. g is a polynomial on each of some intervals, which are
+    numbered by the exponent and the first bits of the significand of a and an offset."""
+    layout, intervals = FORMATS[x.element], x.most_looked_up()
+    offset, in_two_parts, tables = OCTAVES[intervals]
+    # Without the instruction that scales in one step, as far as its two factors are 0, not subnormal.
+    most = ERFC_IS_ZERO[x.element] if x.can_scale() else math.sqrt(layout.vanishing * math.log(2.0))
+    a = x.absolute().at_most(most)
+    bits = (a + offset).bits()
+    # An interval of an octave has as many bits of the significand as are left.
+    inside = layout.significand_bits - (intervals // 4).bit_length() + 1
+    number = (bits >> inside).as_float()
+    middle = ((bits & (-1 << inside)) | (1 << (inside - 1))).as_float() - offset
+    t = a - middle
+    coefficients = [number.looked_up(table) for table in tables]
+    constant, *others = coefficients[in_two_parts:]
+    rest = t.times_plus(_in_order(t, others), _in_order(t, coefficients[:in_two_parts]))
+    g = constant + rest
+    g_low = (constant - g) + rest
+
+    square = a * a
+    reduced = reduce(-square)
+    exponential, exponential_low = reduced.exponential(-a.times_plus(a, -square))
+    product = exponential * g
+    low = exponential.times_plus(g_low, exponential.times_plus(g, -product))
+    value = product + exponential_low.times_plus(g, low)
+    far = value.scaled_by(reduced.n, a.unordered_or("<", most)) if x.can_scale() else reduced.scaled(value)
+    return (x < 0.0).choose(2.0 - far, far)
+
+
+def _in_order(t: Lanes, coefficients: Sequence[Lanes]) -> Lanes:
+    """The polynomial in t in one chain."""
+    total = coefficients[-1]
+    for coefficient in reversed(coefficients[:-1]):
+        total = total.times_plus(t, coefficient)
+    return total
 
 
 def _tail_for_single(x: Lanes) -> Lanes:

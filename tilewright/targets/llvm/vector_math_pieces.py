@@ -5,16 +5,16 @@ from __future__ import annotations
 from tilewright.targets.llvm.values import Lanes
 from tilewright.targets.llvm.vector_math_tables import PIECES
 
-# Adding it leaves the nearest integer in the last bits of an `f32`.
-ROUND = 1.5 * 2.0**23
+# Adding it leaves the nearest integer in the last bits.
+ROUND = {"f32": 1.5 * 2.0**23, "f64": 1.5 * 2.0**52}
 
 
 def by_pieces(x: Lanes, name: str) -> Lanes:
     """The function of the table `name`, of as many intervals as `x.most_looked_up()`."""
     spacing, coefficients = PIECES[name][x.most_looked_up()]
     inside = x.absolute().at_most(spacing * (len(coefficients[0]) - 1))
-    shifted = inside.times_plus(1 / spacing, ROUND)
-    n = shifted - ROUND
+    shifted = inside.times_plus(1 / spacing, ROUND[x.element])
+    n = shifted - ROUND[x.element]
     t = n.times_plus(-spacing, inside)
     total = shifted.looked_up(coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
