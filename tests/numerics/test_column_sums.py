@@ -124,7 +124,9 @@ def test_a_shorter_part_of_rows_is_a_tile_of_its_own(threads: int) -> None:
     x = np.random.default_rng(0).integers(0, 9, (1000, 512)).astype(np.float32)
     with tw.options(threads=threads):
         program = tw.jit(lambda x: tw.sum(x, axis=0))
-        assert "extents = array<i64: 8, 1>" in program.lower(x).compile("cpu").ir("scheduled")
+        # Its caches decide on the height of the other parts.
+        scheduled = program.lower(x).compile("cpu:x86-64-v3").ir("scheduled")
+        assert "extents = array<i64: 8, 1>" in scheduled
         np.testing.assert_array_equal(program(x), x.sum(0))
 
 
