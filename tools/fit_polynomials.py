@@ -10,152 +10,14 @@ evaluates them. The printed error is that of the rounded polynomial, relative to
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass
 from pathlib import Path
 
 import mpmath
-import numpy as np
 from mpmath import mp, mpf
+from remez import Fit, Real, error_bits, merged, parts, rounded, rounded_coefficients, series_safe
 
 TABLES = Path(__file__).parent.parent / "tilewright/targets/llvm/vector_math_tables.py"
-Real = Callable[[mpf], mpf]
-mp.dps = 60
-
-
-@dataclass(frozen=True)
-class Fit:
-    """Approximate `function` on [low, high]; `relative` times the error is what the caller sees.
-
-    `degrees` gives the polynomial's degree for each precision that needs the fit; `mixed` is evaluated in `f64` on the
-    way to an `f32` result. A `weighted` fit makes the
-    relative error small instead of the error itself; its `relative` must not vanish on the interval. `two_part`
-    says, by precision, how many coefficients from the constant term on are split into two floats.
-    """
-
-    name: str
-    formula: str
-    function: Real
-    relative: Real
-    low: mpf
-    high: mpf
-    degrees: dict[str, int]
-    weighted: bool = False
-    two_part: Mapping[str, int] = field(default_factory=dict)
-
-    def weight(self, at: mpf) -> mpf:
-        return self.relative(at) if self.weighted else mpf(1)
-
-
-def remez(fit: Fit, degree: int) -> list[mpf]:
-    """Coefficients, constant first, whose error equioscillates at degree + 2 points."""
-    middle, half = (fit.high + fit.low) / 2, (fit.high - fit.low) / 2
-    count = degree + 2
-    points = [middle - half * mpmath.cos(mpmath.pi * (k + mpf(1) / 2) / count) for k in range(count)]
-    coefficients: list[mpf] = []
-    for _ in range(30):
-        system = mp.matrix(count, count)
-        for row, at in enumerate(points):
-            for power in range(degree + 1):
-                system[row, power] = ((at - middle) / half) ** power
-            system[row, degree + 1] = (-1) ** row / fit.weight(at)
-        solution = mp.lu_solve(system, mp.matrix([fit.function(at) for at in points]))
-        coefficients = _recentred(list(solution[: degree + 1]), middle, half)
-        points, spread = _extrema(fit, coefficients, points)
-        if spread < mpf("1e-4"):
-            break
-    return coefficients
-
-
-def _recentred(scaled: list[mpf], middle: mpf, half: mpf) -> list[mpf]:
-    """Coefficients in x of a polynomial given in (x - middle) / half."""
-    result = [mpf(0)] * len(scaled)
-    for power, value in enumerate(scaled):
-        for lower in range(power + 1):
-            result[lower] += value / half**power * mpmath.binomial(power, lower) * (-middle) ** (power - lower)
-    return result
-
-
-def _extrema(fit: Fit, coefficients: list[mpf], points: list[mpf]) -> tuple[list[mpf], mpf]:
-    """The largest error between neighbouring sign changes, and how unequal those errors are."""
-
-    def error(at: mpf) -> mpf:
-        return fit.weight(at) * (mpmath.polyval(coefficients[::-1], at) - fit.function(at))
-
-    borders = [fit.low]
-    for left, right in pairwise(points):
-        borders.append(_sign_change(error, left, right))
-    borders.append(fit.high)
-    found = [_largest(error, left, right) for left, right in pairwise(borders)]
-    sizes = [abs(error(at)) for at in found]
-    return found, (max(sizes) - min(sizes)) / max(sizes)
-
-
-def _sign_change(error: Real, left: mpf, right: mpf) -> mpf:
-    sign = mpmath.sign(error(left))
-    for _ in range(40):
-        middle = (left + right) / 2
-        if mpmath.sign(error(middle)) == sign:
-            left = middle
-        else:
-            right = middle
-    return (left + right) / 2
-
-
-def _largest(error: Real, left: mpf, right: mpf) -> mpf:
-    """Golden-section search for the extremum of an error with one hump."""
-    ratio = (mpmath.sqrt(5) - 1) / 2
-    for _ in range(40):
-        inner, outer = right - ratio * (right - left), left + ratio * (right - left)
-        if abs(error(inner)) > abs(error(outer)):
-            right = outer
-        else:
-            left = inner
-    return (left + right) / 2
-
-
-def rounded(coefficients: list[mpf], element: str) -> list[float]:
-    return [float(np.float32(float(c))) if element == "f32" else float(c) for c in coefficients]
-
-
-def rounded_coefficients(fit: Fit, degree: int, element: str) -> list[float]:
-    """A fit in the type's own numbers. On one side of 0 the later coefficients make up for the first one's rounding."""
-    if count := fit.two_part.get(element, 0):
-        exact = remez(fit, degree)
-        split = [part for value in exact[:count] for part in parts(value, 2, element)]
-        return [*split, *rounded(exact[count:], element)]
-    if not fit.weighted:
-        return rounded(remez(fit, degree), element)
-    first = rounded(remez(fit, degree)[:1], element)[0]
-    rest = replace(
-        fit,
-        function=lambda at: (fit.function(at) - mpf(first)) / at,
-        relative=lambda at: fit.relative(at) * at,
-    )
-    return [first, *rounded(remez(rest, degree - 1), element)]
-
-
-def _merged(values: list[float], count: int) -> list[mpf]:
-    """The coefficients, the first `count` of them put together from two parts."""
-    exact = [mpf(value) for value in values]
-    return [exact[2 * k] + exact[2 * k + 1] for k in range(count)] + exact[2 * count :]
-
-
-def error_bits(fit: Fit, coefficients: list[mpf]) -> float:
-    """log2 of the largest relative error, sampled."""
-    worst = mpf(0)
-    for k in range(1, 400):
-        at = fit.low + (fit.high - fit.low) * k / 400
-        worst = max(worst, abs(fit.relative(at) * (mpmath.polyval(coefficients[::-1], at) - fit.function(at))))
-    return float(mpmath.log(worst, 2))
-
-
-def _series_safe(function: Real, limit: mpf) -> Real:
-    """`function`, with a removable singularity at 0 stepped around."""
-    tiny = mpf("1e-18")
-    return lambda at: function(at) if abs(at) > tiny else limit
-
 
 LN2, PI = mpmath.ln2, mpmath.pi
 QUARTER_TURN = PI / 4 * mpf("1.01")
@@ -174,8 +36,8 @@ def _logarithm(name: str, scale: mpf, degrees: dict[str, int]) -> Fit:
     return Fit(
         name,
         f"(log1p(f) - f) / f^2 * {mpmath.nstr(scale, 6)}",
-        _series_safe(lambda f: (mpmath.log1p(f) - f) / f**2 * scale, -scale / 2),
-        _series_safe(lambda f: f**2 / mpmath.log1p(f) / scale, mpf(0)),
+        series_safe(lambda f: (mpmath.log1p(f) - f) / f**2 * scale, -scale / 2),
+        series_safe(lambda f: f**2 / mpmath.log1p(f) / scale, mpf(0)),
         LOG_LOW,
         LOG_HIGH,
         degrees,
@@ -186,8 +48,8 @@ FITS = (
     Fit(
         "EXP",
         "(exp(r) - 1 - r) / r^2",
-        _series_safe(lambda r: (mpmath.expm1(r) - r) / r**2, mpf(1) / 2),
-        _series_safe(lambda r: r**2 / mpmath.expm1(r), mpf(0)),
+        series_safe(lambda r: (mpmath.expm1(r) - r) / r**2, mpf(1) / 2),
+        series_safe(lambda r: r**2 / mpmath.expm1(r), mpf(0)),
         -REDUCED_EXP,
         REDUCED_EXP,
         {"f32": 4, "f64": 10},
@@ -195,8 +57,8 @@ FITS = (
     Fit(
         "EXPM1",
         "(exp(r) - 1 - r) / r^2",
-        _series_safe(lambda r: (mpmath.expm1(r) - r) / r**2, mpf(1) / 2),
-        _series_safe(lambda r: r**2 / mpmath.expm1(r), mpf(0)),
+        series_safe(lambda r: (mpmath.expm1(r) - r) / r**2, mpf(1) / 2),
+        series_safe(lambda r: r**2 / mpmath.expm1(r), mpf(0)),
         -REDUCED_EXP,
         REDUCED_EXP,
         {"f32": 5, "mixed": 6, "f64": 10},
@@ -204,7 +66,7 @@ FITS = (
     Fit(
         "SINH",
         "(sinh(r) - r) / r^3 in u = r^2",
-        _series_safe(lambda u: (mpmath.sinh(mpmath.sqrt(u)) / mpmath.sqrt(u) - 1) / u, mpf(1) / 6),
+        series_safe(lambda u: (mpmath.sinh(mpmath.sqrt(u)) / mpmath.sqrt(u) - 1) / u, mpf(1) / 6),
         lambda u: u,
         mpf(0),
         REDUCED_EXP**2,
@@ -213,7 +75,7 @@ FITS = (
     Fit(
         "COSH",
         "(cosh(r) - 1) / r^2 in u = r^2",
-        _series_safe(lambda u: (mpmath.cosh(mpmath.sqrt(u)) - 1) / u, mpf(1) / 2),
+        series_safe(lambda u: (mpmath.cosh(mpmath.sqrt(u)) - 1) / u, mpf(1) / 2),
         lambda u: u,
         mpf(0),
         REDUCED_EXP**2,
@@ -222,7 +84,7 @@ FITS = (
     Fit(
         "EXP2",
         "(exp2(r) - 1) / r",
-        _series_safe(lambda r: mpmath.expm1(r * LN2) / r, LN2),
+        series_safe(lambda r: mpmath.expm1(r * LN2) / r, LN2),
         lambda r: r / mpf(2) ** r,
         mpf("-0.501"),
         mpf("0.501"),
@@ -284,8 +146,8 @@ FITS = (
     Fit(
         "ERF",
         "erf(x) / x - 1 in u = x^2, x <= 1",
-        _series_safe(lambda u: mpmath.erf(mpmath.sqrt(u)) / mpmath.sqrt(u) - 1, 2 / mpmath.sqrt(PI) - 1),
-        _series_safe(lambda u: mpmath.sqrt(u) / mpmath.erf(mpmath.sqrt(u)), mpmath.sqrt(PI) / 2),
+        series_safe(lambda u: mpmath.erf(mpmath.sqrt(u)) / mpmath.sqrt(u) - 1, 2 / mpmath.sqrt(PI) - 1),
+        series_safe(lambda u: mpmath.sqrt(u) / mpmath.erf(mpmath.sqrt(u)), mpmath.sqrt(PI) / 2),
         mpf(0),
         mpf(1),
         {"f32": 7, "mixed": 8, "f64": 13},
@@ -312,8 +174,8 @@ FITS = (
     Fit(
         "TANH_NEAR",
         "(tanh(x) / x - 1) / x^2 in u = x^2, x <= 0.55",
-        _series_safe(lambda u: (mpmath.tanh(mpmath.sqrt(u)) / mpmath.sqrt(u) - 1) / u, -1 / mpf(3)),
-        _series_safe(lambda u: u ** mpf("1.5") / mpmath.tanh(mpmath.sqrt(u)), mpf(0)),
+        series_safe(lambda u: (mpmath.tanh(mpmath.sqrt(u)) / mpmath.sqrt(u) - 1) / u, -1 / mpf(3)),
+        series_safe(lambda u: u ** mpf("1.5") / mpmath.tanh(mpmath.sqrt(u)), mpf(0)),
         mpf(0),
         mpf("0.3025"),
         {"f32": 4},
@@ -341,8 +203,8 @@ FITS = (
     Fit(
         "NEAR_LOG2",
         "(log2(1 + r) - (r - r^2 / 2) / log(2)) / r^3, |r| <= 1 / 32",
-        _series_safe(lambda r: (mpmath.log1p(r) - r + r**2 / 2) / r**3 / LN2, 1 / LN2 / 3),
-        _series_safe(lambda r: r**3 * LN2 / mpmath.log1p(r), mpf(0)),
+        series_safe(lambda r: (mpmath.log1p(r) - r + r**2 / 2) / r**3 / LN2, 1 / LN2 / 3),
+        series_safe(lambda r: r**3 * LN2 / mpmath.log1p(r), mpf(0)),
         -mpf(1) / 32,
         mpf(1) / 32,
         {"f32": 3},
@@ -350,7 +212,7 @@ FITS = (
     Fit(
         "NEAR_EXP2",
         "(2^r - 1) / r, |r| <= 1 / 64",
-        _series_safe(lambda r: mpmath.expm1(r * LN2) / r, LN2),
+        series_safe(lambda r: mpmath.expm1(r * LN2) / r, LN2),
         lambda r: r,
         -mpf("1.01") / 64,
         mpf("1.01") / 64,
@@ -384,7 +246,7 @@ class Pieces:
         name, formula, degrees = self.name, self.formula, {self.element: self.degree - (piece == 0)}
         last = piece == self.intervals - 1
         if piece == 0:
-            rest = _series_safe(lambda t: self.function(t) / t - 1, self.slope - 1)
+            rest = series_safe(lambda t: self.function(t) / t - 1, self.slope - 1)
             return Fit(name, formula, rest, lambda t: 1 / (rest(t) + 1), mpf(0), reach, degrees)
 
         def moved(t: mpf) -> mpf:
@@ -433,7 +295,7 @@ class Octaves:
             for part in range(each_octave):
                 fit = self._fit(mpf(2) ** octave + (part + mpf(1) / 2) * width - self.offset, width / 2)
                 values = rounded_coefficients(fit, self.degree, self.element)
-                bits = error_bits(fit, _merged(values, self.in_two_parts))
+                bits = error_bits(fit, merged(values, self.in_two_parts))
                 where = f"of {self.intervals} octave {octave} part {part}"
                 print(f"{'ERFCX':12} {where} relative error 2^{bits:.1f}", flush=True)
                 # The biased exponent is one less than a multiple of 4 in the octave from 1 on.
@@ -489,14 +351,6 @@ CONSTANTS = (
 )
 
 
-def parts(value: mpf, count: int, element: str) -> list[float]:
-    result: list[float] = []
-    for _ in range(count):
-        result += rounded([value], element)
-        value = value - mpf(result[-1])
-    return result
-
-
 def constant_lines() -> list[str]:
     lines = ["CONSTANTS: dict[str, dict[str, tuple[float, ...]]] = {"]
     for name, value, count in CONSTANTS:
@@ -537,7 +391,7 @@ def table_text() -> str:
         lines.append(f'    "{fit.name}": {{')
         for element, degree in fit.degrees.items():
             values = rounded_coefficients(fit, degree, element)
-            bits = error_bits(fit, _merged(values, fit.two_part.get(element, 0)))
+            bits = error_bits(fit, merged(values, fit.two_part.get(element, 0)))
             print(f"{fit.name:12} {element} degree {degree:2} relative error 2^{bits:.1f}", flush=True)
             lines.append(f'        "{element}": (')
             lines += [f"            {value!r}," for value in values]

@@ -417,9 +417,9 @@ def polynomial(x: Lanes, coefficients: Sequence[float]) -> Lanes:
     return horner(square, coefficients[1::2]).times_plus(x, horner(square, coefficients[0::2]))
 
 
-def horner(x: Lanes, coefficients: Sequence[float]) -> Lanes:
+def horner(x: Lanes, coefficients: Sequence[float | Lanes]) -> Lanes:
     """The polynomial in one chain: higher latency, more exact where large terms of both signs cancel."""
-    total = x.constant(coefficients[-1])
+    total = x.wrap(x.of(coefficients[-1]))
     for coefficient in reversed(coefficients[:-1]):
         total = total.times_plus(x, coefficient)
     return total

@@ -9,7 +9,6 @@ and related functions").
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from tilewright.targets.llvm.values import Lanes, exact_product, exact_sum, horner, polynomial, through_double
 from tilewright.targets.llvm.vector_math_exp import FORMATS, Reduced, reduce
@@ -72,7 +71,7 @@ def _erfc_by_octaves(x: Lanes) -> Lanes:
     t = a - middle
     coefficients = [number.looked_up(table) for table in tables]
     constant, *others = coefficients[in_two_parts:]
-    rest = t.times_plus(_in_order(t, others), _in_order(t, coefficients[:in_two_parts]))
+    rest = t.times_plus(horner(t, others), horner(t, coefficients[:in_two_parts]))
     g = constant + rest
     g_low = (constant - g) + rest
 
@@ -84,14 +83,6 @@ def _erfc_by_octaves(x: Lanes) -> Lanes:
     value = product + exponential_low.times_plus(g, low)
     far = value.scaled_by(reduced.n, a.unordered_or("<", most)) if x.can_scale() else reduced.scaled(value)
     return (x < 0.0).choose(2.0 - far, far)
-
-
-def _in_order(t: Lanes, coefficients: Sequence[Lanes]) -> Lanes:
-    """The polynomial in t in one chain."""
-    total = coefficients[-1]
-    for coefficient in reversed(coefficients[:-1]):
-        total = total.times_plus(t, coefficient)
-    return total
 
 
 def _tail_for_single(x: Lanes) -> Lanes:
