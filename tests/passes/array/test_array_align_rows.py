@@ -111,6 +111,31 @@ def test_rows_that_are_reduced_and_read_again_are_stored_once() -> None:
     assert not any(isinstance(op, array.TransposeOp) for op in unit.main.body.block.ops)
 
 
+def shifted_matrices(order: tuple[int, int, int], axis: int) -> str:
+    """Matrices of a transposed array, less their greatest elements along an axis."""
+    sizes = [(20, 30, 40)[each] for each in order]
+    shape, kept = "x".join(map(str, sizes)), [each for each in range(3) if each != axis]
+    return f"""
+    func.func @main(%y: tensor<20x30x40xf32>) -> tensor<{shape}xf32> {{
+      %t = array.transpose(%y) {{permutation = array<i64: {", ".join(map(str, order))}>}} : tensor<{shape}xf32>
+      %m = array.reduce(%t) {{fn = "maximum", axes = array<i64: {axis}>}}
+        : tensor<{sizes[kept[0]]}x{sizes[kept[1]]}xf32>
+      %b = array.broadcast(%m) {{axes = array<i64: {kept[0]}, {kept[1]}>}} : tensor<{shape}xf32>
+      %z = array.map(%t, %b) {{fn = "subtract"}} : tensor<{shape}xf32>
+      func.return %z : tensor<{shape}xf32>
+    }}
+    """
+
+
+def test_what_is_reduced_along_neither_rows_is_stored() -> None:
+    """Of rows in memory before and after the transpose: a tile of both would not fit beside what is reduced."""
+    for order, axis in (((0, 2, 1), 0), ((2, 0, 1), 1)):
+        sizes = tuple((20, 30, 40)[each] for each in order)
+        assert stored(check_meaning(PASS, shifted_matrices(order, axis))) == [sizes]
+    check_unchanged(PASS, shifted_matrices((0, 2, 1), 1))
+    check_unchanged(PASS, shifted_matrices((1, 0, 2), 0))
+
+
 def passes(count: int) -> str:
     """Sums of rows of a transposed array, the first of the array, each other one of its distances from the last."""
     lines = ['%s0 = array.reduce(%t) {fn = "add", axes = array<i64: 1>} : tensor<64xf32>']

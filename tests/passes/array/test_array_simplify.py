@@ -467,3 +467,26 @@ def test_reversals_cancel_and_stay_where_a_dim_is_no_dim_of_the_operand() -> Non
     }
     """
     check_unchanged(ArraySimplifyPass(), cut)
+
+
+def test_reductions_of_reductions_along_dims_next_to_each_other_are_one() -> None:
+    def text(fn: str, first: int, then: int, reads: str = "%b") -> str:
+        left = tuple(size for axis, size in enumerate((4, 5, 6)) if axis != first)
+        last = next(size for axis, size in enumerate(left) if axis != then)
+        return f"""
+        func.func @main(%x: tensor<4x5x6xi32>) -> (tensor<{last}xi32>, tensor<{left[0]}x{left[1]}xi32>) {{
+          %a = array.reduce(%x) {{fn = "maximum", axes = array<i64: {first}>}} : tensor<{left[0]}x{left[1]}xi32>
+          %b = array.reduce(%x) {{fn = "add", axes = array<i64: {first}>}} : tensor<{left[0]}x{left[1]}xi32>
+          %z = array.reduce(%a) {{fn = "{fn}", axes = array<i64: {then}>}} : tensor<{last}xi32>
+          func.return %z, {reads} : tensor<{last}xi32>, tensor<{left[0]}x{left[1]}xi32>
+        }}
+        """
+
+    for first, then, axes in ((2, 1, (1, 2)), (0, 0, (0, 1)), (1, 1, (1, 2))):
+        unit = check_meaning(ArraySimplifyPass(), text("maximum", first, then))
+        found = [op.axes for op in unit.main.body.block.ops if isinstance(op, array.ReduceOp) and op.fn == "maximum"]
+        assert found == [axes]
+    check_unchanged(ArraySimplifyPass(), text("maximum", 2, 0))  # rows and columns of matrices, between them a dim
+    check_unchanged(ArraySimplifyPass(), text("minimum", 2, 1))
+    unit = check_meaning(ArraySimplifyPass(), text("maximum", 2, 1, "%a"))
+    assert sum(isinstance(op, array.ReduceOp) for op in unit.main.body.block.ops) == 2

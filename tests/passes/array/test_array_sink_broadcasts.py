@@ -62,6 +62,22 @@ def test_cheap_operands_of_reductions_of_what_is_repeated(axis: int) -> None:
     assert sizes_of_maps(square_and_sum(axis)) == [5]
 
 
+def transposed_square(shape: str, order: str) -> str:
+    return f"""
+    func.func @main(%x: tensor<5xf32>) -> tensor<{shape}xf32> {{
+      %a = array.broadcast(%x) {{axes = array<i64: 2>}} : tensor<3x4x5xf32>
+      %e = array.map(%a) {{fn = "square"}} : tensor<3x4x5xf32>
+      %z = array.transpose(%e) {{permutation = array<i64: {order}>}} : tensor<{shape}xf32>
+      func.return %z : tensor<{shape}xf32>
+    }}
+    """
+
+
+def test_cheap_operands_of_transposes_of_what_is_repeated() -> None:
+    assert sizes_of_maps(transposed_square("5x3x4", "2, 0, 1")) == [5]
+    check_unchanged(PASS, transposed_square("4x3x5", "1, 0, 2"))  # the loop that stores the rows computes them
+
+
 def test_tiled_arrays_in_another_shape() -> None:
     text = """
     func.func @main(%x: tensor<5x3xf32>) -> tensor<10x3xf32> {

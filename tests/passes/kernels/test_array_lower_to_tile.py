@@ -345,3 +345,20 @@ def test_tiles_are_square_where_a_transposed_array_is_read_along_rows(along_rows
     (store,) = [op for op in kernel.walk() if isinstance(op, tile.StoreOp)]
     assert isinstance(store.value.type, TensorType)
     assert (store.value.type.get_shape()[-1] == 300) is not along_rows
+
+
+@pytest.mark.parametrize("means", [False, True])
+def test_tiles_of_transposed_arrays_are_along_both_rows_whatever_is_repeated(means: bool) -> None:
+    """Means of matrices that a transposed array meets are transposed, too, and have a fraction of its elements."""
+
+    def program(p: Program) -> list[Value]:
+        turned = p.add("transpose", [p.array(64, 20, 256)], permutation=(2, 1, 0))[0]
+        if not means:
+            return [p.map("exp", turned)]
+        mean = p.add("transpose", [p.array(20, 256)], permutation=(1, 0))[0]
+        return [p.map("subtract", turned, p.broadcast(mean, (256, 20, 64), (0, 1)))]
+
+    (kernel,) = lowered(program).kernels()
+    (store,) = [op for op in kernel.walk() if isinstance(op, tile.StoreOp)]
+    assert isinstance(store.value.type, TensorType)
+    assert store.value.type.get_shape() == (256, 32)

@@ -78,6 +78,23 @@ def test_a_cheap_value_that_two_nests_need_is_computed_twice() -> None:
     )
 
 
+@pytest.mark.parametrize("fn", ["", "absolute"])
+def test_a_repeated_tile_that_is_apart_in_memory_is_not_loaded_in_vectors_for_each_repeat(fn: str) -> None:
+    """Vectors along one column of four would be shuffled again for each of the others: vectors go along those."""
+
+    def program(p: Program) -> list[Value]:
+        x, y = p.array(2048, 4), p.array(64)
+        part = p.add("slice", [x], starts=(0, 1), limits=(2048, 2), strides=(1, 1))[0]
+        column = p.add("reshape", [part], shape=(2048,))[0]
+        column = p.map(fn, column) if fn else column
+        spread = [p.broadcast(column, (2048, 64), (0,)), p.broadcast(y, (2048, 64), (1,))]
+        return [p.reduce(p.map("multiply", *spread), "maximum", (0,))]
+
+    unit = run_through(program, TileLowerToVectorsPass)
+    reducing = next(op for op in unit.module.walk() if isinstance(op, scheduled.NestOp))
+    assert str(reducing.layout) == "(16, 2048) : [2@reg 8@simd | 2048@reg*2]"
+
+
 def test_a_product_accumulates_in_place_and_skips_the_depth_beyond_the_end() -> None:
     def program(p: Program) -> list[Value]:
         return [p.dot(p.array(4, 2063), p.array(2063, 20), 0, 1, 0)]

@@ -6,7 +6,8 @@ Transposed arrays are stored for such loops by kernels of their own. A transpose
 first: that of a transposed one is that array. So are right operands of contractions stored whose rows take elements
 apart or backwards along the depth, such long single rows, and other parts of arrays that would be packed again for each
 index of outer dims of the left operand, and operands whose innermost dim in memory is one of the batch; and transposed
-arrays of which many rows are gathered, whose rows are scanned, or are reduced with others, one row for several results.
+arrays of which many rows are gathered, whose rows are scanned, or are reduced with others, one row for several results;
+and those that are reduced along other dims than that of neighbours before or after the transpose, and read again.
 Reductions of short rows that follow each other in memory are one dim in a loop of their own. Windows are reduced as
 arrays are stored, and what is left is transposed. Before the loops are fused, which would take the transposes in.
 
@@ -78,6 +79,8 @@ _BATCHED = "matrices of a batch whose elements are far apart"
 _SCANNED = "rows that are scanned, whose elements are far apart"
 _READ_AGAIN = "rows that are read for several results, whose elements are far apart"
 _REPEATED = "a part of an array that would be packed again for each outer index"
+
+_Key: TypeAlias = tuple[SSAValue, tuple[int, ...]]
 
 
 class ArrayAlignRowsPass(msgspec.Struct, frozen=True):
@@ -459,10 +462,14 @@ def _is_far_apart(turn: array.TransposeOp) -> bool:
 
 
 def _align_reductions(unit: Unit, block: Block) -> None:
-    """Store the transposed arrays of which rows are both reduced and read for other results."""
+    """Store the transposed arrays of which rows, or others with the elements of rows far apart, are both reduced and
+    read for other results."""
     reduces = [op for op in block.ops if isinstance(op, array.ReduceOp)]
     rows = [op.operands[0] for op in reduces if _innermost(array_type(op.operands[0]).shape) in op.axes]
     reduced = _transposes_across(rows)
+    for op in reduces:
+        across = _transposes_across(op.operands) if op.operands[0] not in rows else ()
+        reduced.update({key: None for key in across if _is_apart_in_both(op, key)})
     if not reduced:
         return
     sinks = [op for op in block.ops if not isinstance(op, (*_LINKS, array.ReduceOp)) and not _is_link(op)]
@@ -477,6 +484,15 @@ def _align_reductions(unit: Unit, block: Block) -> None:
         subject = f"transpose at {where(first)}"
         _store(block, {first, *_chain(first.operands[0])}, _REDUCED)
         unit.remarks.append(Remark(ArrayAlignRowsPass.name, subject, "stored first", _REDUCED))
+
+
+def _is_apart_in_both(op: array.ReduceOp, key: _Key) -> bool:
+    """Whether neither the neighbours before a transpose nor those after it are reduced: tiles of rows that are reduced
+    have neighbours on one side only."""
+    value, permutation = key
+    shape, nearest = array_type(value).shape, permutation.index(_innermost(array_type(value).shape))
+    transposed = tuple(shape[axis] for axis in permutation)
+    return transposed == array_type(op.operands[0]).shape and nearest not in op.axes
 
 
 def _reductions_before(value: SSAValue) -> int:
@@ -494,9 +510,6 @@ def _before(value: SSAValue) -> Sequence[SSAValue]:
     """The operands that a value is computed from elementwise or by a reduction."""
     op = value.owner
     return op.operands if isinstance(op, (*_LINKS, array.ReduceOp)) or _is_link(op) else ()
-
-
-_Key: TypeAlias = tuple[SSAValue, tuple[int, ...]]
 
 
 def _key(op: array.TransposeOp) -> _Key:

@@ -328,8 +328,28 @@ def _same_dims(first: tuple[int, ...], second: tuple[int, ...], axes: Collection
 
 
 def _reduce(unit: Unit, op: array.ReduceOp) -> Sequence[SSAValue] | None:
-    result = reduced_as_stored(op)
+    result = _reduced_at_once(op)
+    if result is None:
+        result = reduced_as_stored(op)
     return None if result is None else [result]
+
+
+def _reduced_at_once(op: array.ReduceOp) -> SSAValue | None:
+    """A reduction of a reduction's only use as one of both: in which order elements are combined is not defined. Along
+    dims next to each other, which are one dim in memory; others would be read in a worse order."""
+    (source,) = op.operands
+    first = source.owner
+    if not isinstance(first, array.ReduceOp) or first.fn != op.fn or len(list(source.uses)) != 1:
+        return None
+    if first.part is not None or op.part is not None or array_type(source).dtype != array_type(op.results[0]).dtype:
+        return None
+    kept = [axis for axis in range(array_type(first.operands[0]).rank) if axis not in first.axes]
+    axes = tuple(sorted((*first.axes, *(kept[axis] for axis in op.axes))))
+    if axes[-1] - axes[0] != len(axes) - 1:
+        return None
+    made = rebuilt(op, first.operands)
+    made.axes = axes
+    return _insert(op, made)
 
 
 def reduced_as_stored(op: array.ReduceOp) -> SSAValue | None:

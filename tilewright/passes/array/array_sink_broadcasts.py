@@ -1,8 +1,8 @@
 """Compute once what broadcasts repeat.
 
 Elementwise operations all of whose operands are repeated along a dim give repeated elements too. They are computed
-before the broadcast where that saves work: functions of many cycles, and what reductions read, which
-`array-reduce-repeated` then reduces once. A reshape of a broadcast, as `tile` makes it, comes after them in the
+before the broadcast where that saves work: functions of many cycles, what is transposed, and what reductions read,
+which `array-reduce-repeated` then reduces once. A reshape of a broadcast, as `tile` makes it, comes after them in the
 same way. Before reductions of what is repeated are rewritten.
 
 Before:
@@ -106,14 +106,20 @@ def _repeated_of(value: SSAValue, found: dict[Operation, _Repeated]) -> _Repeate
 
 def _worthwhile(block: Block, repeated: dict[Operation, _Repeated]) -> list[Operation]:
     """The operations to compute before broadcasts, in their order: those of many cycles, those whose results are
-    reduced, and those that compute the operands of both."""
+    reduced or transposed, and those that compute the operands of both."""
     chosen: set[Operation] = set()
     for op in reversed(list(block.ops)):
         if op in repeated:
             readers = users(op.results[0])
-            if not is_cheap(op) or any(user in chosen or _is_reduced(user, repeated[op]) for user in readers):
+            if not is_cheap(op) or any(user in chosen or _saves(user, repeated[op]) for user in readers):
                 chosen.add(op)
     return [op for op in repeated if op in chosen]
+
+
+def _saves(user: Operation, repeated: _Repeated) -> bool:
+    """Whether an operation takes less time after a broadcast: a reduction, or a transpose, which moves its dims."""
+    moves = isinstance(user, array.TransposeOp) and user.permutation[-1] != len(user.permutation) - 1
+    return moves or _is_reduced(user, repeated)
 
 
 def _is_reduced(user: Operation, repeated: _Repeated) -> bool:

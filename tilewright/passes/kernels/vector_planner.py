@@ -71,6 +71,8 @@ PART_ELEMENTS, MOST_PARTS = 32768, 1024
 SCANNED_LINE, SCANNED_ROWS = 16, 8
 # Rows that such a part has at least.
 LEAST_ROWS = 32
+# Elements of a loop for each of a transposed array that its tiles need not be good for.
+_SMALL_FRACTION = 8
 # Lines of at least as many parts are cut, unless there are as many tiles of whole lines.
 ENOUGH_TILES = 8
 
@@ -280,10 +282,12 @@ def _extents(op: array.ContractOp, schedule: schedules.Matmul) -> tuple[int, int
 
 
 def _turned_dim(group: array.FusedOp, space: tuple[int, ...]) -> int | None:
-    """The dimension along which a group reads what it transposes, where it does not write along that one."""
+    """The dimension along which a group reads what it transposes, where it does not write along that one. Arrays of a
+    fraction of the elements, as means that are repeated, are transposed in any order."""
     ops = list(group.body.block.ops)
-    transposes = [op for op in ops if isinstance(op, array.TransposeOp)]
-    if 0 in space or any(array_type(op.results[0]).shape != space for op in transposes):
+    large = [op for op in ops if isinstance(op, array.TransposeOp) and not _is_fraction(op, space)]
+    transposes = [op for op in large if array_type(op.results[0]).shape == space]
+    if 0 in space or not transposes or len(transposes) < len(large):
         return None
     only_transposes = len(ops) == 2
     if not only_transposes and not has_long_transpose(group, space):
@@ -294,11 +298,16 @@ def _turned_dim(group: array.FusedOp, space: tuple[int, ...]) -> int | None:
     return turned.pop() if len(turned) == 1 else None
 
 
+def _is_fraction(op: array.TransposeOp, space: tuple[int, ...]) -> bool:
+    """Whether an operation's result has few elements next to those of a loop."""
+    return _SMALL_FRACTION * array_type(op.results[0]).size <= math.prod(space)
+
+
 def _exchanged_dim(group: array.FusedOp, space: tuple[int, ...]) -> int | None:
     """The dimension whose rows are neighbours in what a group transposes, where it stores other rows as neighbours."""
     found: set[int] = set()
     for op in group.body.block.ops:
-        if isinstance(op, array.TransposeOp):
+        if isinstance(op, array.TransposeOp) and not _is_fraction(op, space):
             last = len(op.permutation) - 1
             if array_type(op.results[0]).shape != space or op.permutation[last] != last or last < 2:
                 return None

@@ -180,6 +180,27 @@ class TransferCost(msgspec.Struct, frozen=True):
         return [plan] if isinstance(plan, Plan) else None
 
 
+class RepeatedLoadCost(TransferCost, frozen=True):
+    """The cost of loading a tile again for each repeat of it in the target's layout, beyond its first load. Vectors
+    that are whole in memory take one instruction, which runs while others compute: only others count."""
+
+    view: Spread
+
+    def plan(self, layout: Layout) -> list[Plan]:
+        """The load of one repeat; nothing where its vectors are whole, or where it is repeated within vectors."""
+        single = preimage(self.view, layout)
+        if single is None:
+            return []
+        loaded = plan_relayout(self.window, single, self.dtype, self.machine)
+        whole = plan_relayout(row_major(single.static_shape), single, self.dtype, self.machine)
+        if not isinstance(loaded, Plan) or not isinstance(whole, Plan) or loaded.seconds <= whole.seconds:
+            return []
+        return [loaded]
+
+    def __call__(self, layout: Layout) -> float:
+        return sum(plan.seconds for plan in self.plan(layout)) * self.trips
+
+
 class Unmoved(msgspec.Struct, frozen=True):
     """The cost of an edge next to a strict pin: impossible where data would have to move."""
 

@@ -346,7 +346,7 @@ class _Explainer:
             layout_name=name_of(layout, _bits(value)),
             reason=self._reasons[variable],
             incoming=tuple(edge for edge in incoming if edge.movements),
-            transfers=tuple(transfers),
+            transfers=tuple(edge for edge in transfers if edge.movements),
             computing_seconds=computing,
             seconds=computing + sum(edge.seconds for edge in (*incoming, *transfers)),
             alternative=self._alternative(variable, _bits(value)) if with_alternative else None,

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from math import prod
 from typing import NamedTuple
 
 import msgspec
@@ -39,6 +40,7 @@ from tilewright.passes.layouts.layout_costs import (
     FlowCost,
     OperandCost,
     PackingCost,
+    RepeatedLoadCost,
     ResultCost,
     TransferCost,
     Unmoved,
@@ -47,7 +49,7 @@ from tilewright.passes.layouts.layout_costs import (
     preimage,
     terms,
 )
-from tilewright.passes.layouts.layout_rules import COMPUTING, Flow, flows, is_tile, location_of
+from tilewright.passes.layouts.layout_rules import COMPUTING, Flow, Spread, flows, is_tile, location_of
 from tilewright.passes.layouts.layout_spaces import Atom, Space
 from tilewright.passes.layouts.layout_windows import fastest_dim, misaligned, transferred, window_of
 from tilewright.primitives import ArrayType
@@ -329,6 +331,8 @@ def _solve(work: _Kernel, budget: int) -> Inference:
         is_pin = isinstance(op, tile.RelayoutOp)  # of which one may take on what is next to another
         edge, text = (cost, flow.text) if is_pin else _closed(work, flow.source, flow.target, cost, flow.text)
         problem.relate(variables[flow.source], variables[flow.target], edge, Origin(text, location_of(op)))
+        if work.space.loads_again and isinstance(flow.view, Spread):
+            _add_repeated_loads(problem, variables[flow.target], flow, flow.view, machine, trips)
     for pin in work.pins:
         _add_pin(work, problem, variables[pin.value], pin)
     cheapest = problem.solve(budget)
@@ -434,6 +438,31 @@ def _add_transfer(
     cost = TransferCost(misaligned(window_of(op), machine, dtype), dtype, machine, trips, stores)
     text = "the tile is stored" if stores else "the tile is loaded"
     problem.choose(variables[value], cost, Origin(text, location_of(op)))
+
+
+def _add_repeated_loads(
+    problem: Problem, variable: int, flow: Flow, view: Spread, machine: Machine, trips: int
+) -> None:
+    """The loads that a broadcast tile is computed of, elementwise, for each repeat but the first."""
+    again = prod(array_type(flow.target).shape) // max(1, prod(array_type(flow.source).shape)) - 1
+    for op in _loads_of(flow.source) if again > 0 else ():
+        dtype = array_type(op.results[0]).dtype
+        window = misaligned(window_of(op), machine, dtype)
+        cost = RepeatedLoadCost(window, dtype, machine, trips * again, False, view)
+        problem.choose(variable, cost, Origin("the tile is loaded again for each repeat", location_of(op)))
+
+
+def _loads_of(value: SSAValue) -> list[tile.LoadOp]:
+    """The loads that a tile is computed of, elementwise."""
+    found: dict[tile.LoadOp, None] = {}
+    pending = [value]
+    while pending:
+        op = pending.pop().owner
+        if isinstance(op, tile.LoadOp):
+            found[op] = None
+        elif isinstance(op, tile.MapOp | tile.CastOp):
+            pending += [operand for operand in op.operands if is_tile(operand)]
+    return list(found)
 
 
 def _name(value: SSAValue) -> str:

@@ -55,6 +55,11 @@ class Space(Protocol):
         what counts."""
         ...
 
+    @property
+    def loads_again(self) -> bool:
+        """Whether a tile that a broadcast repeats is loaded for each repeat, not kept in registers."""
+        ...
+
     def reads_in_place(self, op: tile.DotOp, columns: int) -> bool:
         """Whether a matmul reads its right operand, a window of an array, from the array, which is packed in panels
         of so many columns."""

@@ -32,6 +32,10 @@ class VectorSpace(msgspec.Struct, frozen=True):
         # Tiles stream through registers a vector at a time: what is kept is in the caches, which have no edge.
         return {}
 
+    @property
+    def loads_again(self) -> bool:
+        return True
+
     def reads_in_place(self, op: tile.DotOp, columns: int) -> bool:
         return reads_its_array(op, columns)
 

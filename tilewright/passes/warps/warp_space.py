@@ -62,6 +62,10 @@ class WarpSpace:
     def limits(self) -> Mapping[str, int]:
         return {"reg": 4 * self.machine.axes["reg"], SHARED: self.machine.memory_of(SHARED).bytes}
 
+    @property
+    def loads_again(self) -> bool:
+        return False
+
     def reads_in_place(self, op: tile.DotOp, columns: int) -> bool:
         return False
 
