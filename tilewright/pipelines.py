@@ -39,6 +39,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
     from tilewright.passes.array.array_narrow_contractions import ArrayNarrowContractionsPass
     from tilewright.passes.array.array_order_operands import ArrayOrderOperandsPass
     from tilewright.passes.array.array_order_weights import ArrayOrderWeightsPass
+    from tilewright.passes.array.array_pad_contractions import ArrayPadContractionsPass
     from tilewright.passes.array.array_reduce_repeated import ArrayReduceRepeatedPass
     from tilewright.passes.array.array_simplify import ArraySimplifyPass
     from tilewright.passes.array.array_sink_broadcasts import ArraySinkBroadcastsPass
@@ -76,6 +77,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
         (warps, ArrayOrderWeightsPass()),  # lay out weights in a kernel of its own, before fusion takes the transpose
         (warps, ArrayOrderOperandsPass()),  # lay out matmul operands likewise
         (vectors, ArrayNarrowContractionsPass()),  # swap operands with few columns, reduce to few results
+        (vectors, ArrayPadContractionsPass()),  # whole steps of matrix instructions, once rows and columns are final
         (not cores, ArrayMoveReshapesPass()),  # elementwise operations before reshapes, once contractions are final
         (vectors, ArraySplitReductionsPass()),  # split long reductions with few results; cores share their loops
         (warps, ArraySplitReductionsPass(fills_cores=True)),  # likewise, and those of too few blocks for all cores

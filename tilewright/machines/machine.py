@@ -6,7 +6,7 @@ import math
 import os
 import pkgutil
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import cache
 from typing import Any
@@ -234,9 +234,17 @@ class Machine(msgspec.Struct, frozen=True, eq=False):
     def matrix_atom(self, left: DType, right: DType, accumulator: DType, depth: int) -> MatrixAtom | None:
         """The instruction that multiplies matrices of several rows of these types, where there is one and the depth is
         made of its steps."""
+        return next((a for a in self._matrix_atoms(left, right, accumulator) if depth and depth % a.depth == 0), None)
+
+    def matrix_step(self, left: DType, right: DType, accumulator: DType) -> MatrixAtom | None:
+        """The instruction that multiplies matrices of several rows of these types, whatever the depth."""
+        return next(self._matrix_atoms(left, right, accumulator), None)
+
+    def _matrix_atoms(self, left: DType, right: DType, accumulator: DType) -> Iterator[MatrixAtom]:
         types = (left.name, right.name, accumulator.name)
-        found = (a for a in self.matrix_atoms if (a.left, a.right, a.accumulator) == types and a.parts == 1)
-        return next((a for a in found if not a.is_vector and depth and depth % a.depth == 0), None)
+        for atom in self.matrix_atoms:
+            if (atom.left, atom.right, atom.accumulator) == types and atom.parts == 1 and not atom.is_vector:
+                yield atom
 
     def word_atom(self, left: DType, right: DType, accumulator: DType) -> MatrixAtom | None:
         """The instruction that multiplies vectors of words of these types, where there is one."""

@@ -486,6 +486,16 @@ def test_reductions_of_reductions_along_dims_next_to_each_other_are_one() -> Non
         unit = check_meaning(ArraySimplifyPass(), text("maximum", first, then))
         found = [op.axes for op in unit.main.body.block.ops if isinstance(op, array.ReduceOp) and op.fn == "maximum"]
         assert found == [axes]
+    kept = """
+    func.func @main(%x: tensor<4x5x1x6xi32>) -> tensor<1x4xi32> {
+      %a = array.reduce(%x) {fn = "add", axes = array<i64: 3>} : tensor<4x5x1xi32>
+      %b = array.reshape(%a) : tensor<1x4x5x1xi32>
+      %z = array.reduce(%b) {fn = "add", axes = array<i64: 2, 3>} : tensor<1x4xi32>
+      func.return %z : tensor<1x4xi32>
+    }
+    """
+    unit = check_meaning(ArraySimplifyPass(), kept)
+    assert [op.axes for op in unit.main.body.block.ops if isinstance(op, array.ReduceOp)] == [(1, 2, 3)]
     check_unchanged(ArraySimplifyPass(), text("maximum", 2, 0))  # rows and columns of matrices, between them a dim
     check_unchanged(ArraySimplifyPass(), text("minimum", 2, 1))
     unit = check_meaning(ArraySimplifyPass(), text("maximum", 2, 1, "%a"))

@@ -337,19 +337,34 @@ def _reduce(unit: Unit, op: array.ReduceOp) -> Sequence[SSAValue] | None:
 def _reduced_at_once(op: array.ReduceOp) -> SSAValue | None:
     """A reduction of a reduction's only use as one of both: in which order elements are combined is not defined. Along
     dims next to each other, which are one dim in memory; others would be read in a worse order."""
-    (source,) = op.operands
-    first = source.owner
-    if not isinstance(first, array.ReduceOp) or first.fn != op.fn or len(list(source.uses)) != 1:
+    first, sizes = _reduction_behind(op.operands[0]), array_type(op.operands[0]).shape
+    if first is None or first.fn != op.fn or first.part is not None or op.part is not None:
         return None
-    if first.part is not None or op.part is not None or array_type(source).dtype != array_type(op.results[0]).dtype:
+    shape = array_type(first.operands[0]).shape
+    # Dims of one element, which a reshape may add and drop, are reduced with the others.
+    kept = [axis for axis, size in enumerate(shape) if axis not in first.axes and size != 1]
+    long = [axis for axis, size in enumerate(sizes) if size != 1]
+    left = [dim for dim, axis in zip(kept, long, strict=True) if axis not in op.axes]
+    axes = tuple(axis for axis in range(len(shape)) if axis not in left)
+    if not axes or axes[-1] - axes[0] != len(axes) - 1:
         return None
-    kept = [axis for axis in range(array_type(first.operands[0]).rank) if axis not in first.axes]
-    axes = tuple(sorted((*first.axes, *(kept[axis] for axis in op.axes))))
-    if axes[-1] - axes[0] != len(axes) - 1:
-        return None
-    made = rebuilt(op, first.operands)
+    type = array_type(op.results[0])
+    made = rebuilt(op, first.operands, [tensor(ArrayType(tuple(shape[dim] for dim in left), type.dtype))])
     made.axes = axes
-    return _insert(op, made)
+    total = _insert(op, made)
+    if array_type(total).shape == type.shape:
+        return total
+    return _insert(op, array.ReshapeOp(arguments=[total], outputs=[op.results[0].type]))
+
+
+def _reduction_behind(value: SSAValue) -> array.ReduceOp | None:
+    """The reduction whose result a value is, or is with dims of one element more or less, and nothing else reads."""
+    while isinstance(value.owner, array.ReshapeOp) and len(list(value.uses)) == 1:
+        (source,) = value.owner.operands
+        if [n for n in array_type(source).shape if n != 1] != [n for n in array_type(value).shape if n != 1]:
+            return None
+        value = source
+    return value.owner if isinstance(value.owner, array.ReduceOp) and len(list(value.uses)) == 1 else None
 
 
 def reduced_as_stored(op: array.ReduceOp) -> SSAValue | None:

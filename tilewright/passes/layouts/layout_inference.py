@@ -24,7 +24,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from tilewright import ops
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type
-from tilewright.errors import SourceLocation
+from tilewright.errors import LayoutConflictError, SourceLocation
 from tilewright.layout import Layout, is_injective
 from tilewright.layout.access import register_access
 from tilewright.layout.differences import in_memory
@@ -49,7 +49,7 @@ from tilewright.passes.layouts.layout_costs import (
     preimage,
     terms,
 )
-from tilewright.passes.layouts.layout_rules import COMPUTING, Flow, Spread, flows, is_tile, location_of
+from tilewright.passes.layouts.layout_rules import COMPUTING, ELEMENTWISE, Flow, Spread, flows, is_tile, location_of
 from tilewright.passes.layouts.layout_spaces import Atom, Space
 from tilewright.passes.layouts.layout_windows import fastest_dim, misaligned, transferred, window_of
 from tilewright.primitives import ArrayType
@@ -153,6 +153,11 @@ def infer_layouts(
                 work.incoming.setdefault(flow.target, []).append(flow)
     _seed(work)
     _spread(work)
+    if space.streams and not work.pins:
+        try:
+            return _solve(work, budget, one_layout=True)
+        except LayoutConflictError:
+            pass  # the domains of tiles in a loop, which are capped, have no layout in common
     return _solve(work, budget)
 
 
@@ -307,7 +312,8 @@ def _carry(work: _Kernel) -> None:
 # ---- solving --------------------------------------------------------------------------------------------------------
 
 
-def _solve(work: _Kernel, budget: int) -> Inference:
+def _solve(work: _Kernel, budget: int, one_layout: bool = False) -> Inference:
+    """`one_layout`: loops compute all in one layout."""
     problem = Problem()
     machine = work.space.machine
     variables = {value: problem.variable(_name(value), domain) for value, domain in work.domains.items() if domain}
@@ -328,10 +334,14 @@ def _solve(work: _Kernel, budget: int) -> Inference:
         # What a cast makes is moved, not what it is made of.
         moved = target.dtype if isinstance(op, tile.CastOp) else source.dtype
         cost = FlowCost(moved, machine, trips, flow.view, flow.combines, (source.shape, target.shape))
-        is_pin = isinstance(op, tile.RelayoutOp)  # of which one may take on what is next to another
-        edge, text = (cost, flow.text) if is_pin else _closed(work, flow.source, flow.target, cost, flow.text)
+        if isinstance(op, tile.RelayoutOp):  # a pin may take on what is next to another
+            edge, text = cost, flow.text
+        elif one_layout and _is_within_loop(flow, op):
+            edge, text = Unmoved(cost), f"{flow.text}, within a loop"
+        else:
+            edge, text = _closed(work, flow.source, flow.target, cost, flow.text)
         problem.relate(variables[flow.source], variables[flow.target], edge, Origin(text, location_of(op)))
-        if work.space.loads_again and isinstance(flow.view, Spread):
+        if work.space.streams and isinstance(flow.view, Spread):
             _add_repeated_loads(problem, variables[flow.target], flow, flow.view, machine, trips)
     for pin in work.pins:
         _add_pin(work, problem, variables[pin.value], pin)
@@ -339,6 +349,13 @@ def _solve(work: _Kernel, budget: int) -> Inference:
     solution, too_full = fitted(work.kernel, problem, variables, cheapest, work.space.limits, budget)
     packed = frozenset(product.right for product in work.packed if product.right not in variables)
     return Inference(problem, variables, products, solution, packed, too_full)
+
+
+def _is_within_loop(flow: Flow, op: Operation) -> bool:
+    """Whether a loop computes, or loads, a tile for an elementwise operation, which alone reads it."""
+    users = {use.operation for use in flow.source.uses}
+    computed = isinstance(flow.source.owner, (tile.LoadOp, tile.BroadcastOp, *ELEMENTWISE))
+    return computed and isinstance(op, ELEMENTWISE) and users == {op}
 
 
 def _closed(

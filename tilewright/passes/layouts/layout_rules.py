@@ -182,6 +182,8 @@ COMPUTING: tuple[type[PlainOp], ...] = (
     tile.SortOp,
     tile.TopKOp,
 )
+# These compute each element of their result from the operands' elements at the same coordinates.
+ELEMENTWISE: tuple[type[PlainOp], ...] = (tile.MapOp, tile.CastOp, tile.BitcastOp, tile.FillPaddingOp)
 IGNORED: tuple[type[PlainOp], ...] = (tile.YieldOp, tile.PrintOp, tile.AssertOp, tile.ZoneOp, tile_order.PointOp)
 
 

@@ -56,8 +56,9 @@ class Space(Protocol):
         ...
 
     @property
-    def loads_again(self) -> bool:
-        """Whether a tile that a broadcast repeats is loaded for each repeat, not kept in registers."""
+    def streams(self) -> bool:
+        """Whether tiles stream through loops a vector at a time: a loop computes all in one layout, and loads a tile
+        that a broadcast repeats for each repeat."""
         ...
 
     def reads_in_place(self, op: tile.DotOp, columns: int) -> bool:

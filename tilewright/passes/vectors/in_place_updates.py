@@ -9,7 +9,8 @@ from xdsl.ir import SSAValue
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type
 from tilewright.passes.affine_access import Index, linear_form
-from tilewright.passes.vectors.nest_writer import STRICT, is_place
+from tilewright.passes.layouts.layout_rules import ELEMENTWISE
+from tilewright.passes.vectors.nest_writer import is_place
 
 
 def is_updated_in_place(load: tile.LoadOp, conflicts: Collection[SSAValue]) -> bool:
@@ -37,7 +38,7 @@ def _store_of(value: SSAValue) -> tile.StoreOp | None:
         (user,) = users
         if isinstance(user, tile.StoreOp):
             return user if user.value is value else None
-        if not isinstance(user, STRICT) or array_type(user.results[0]).shape != array_type(value).shape:
+        if not isinstance(user, ELEMENTWISE) or array_type(user.results[0]).shape != array_type(value).shape:
             return None
         value = user.results[0]
 

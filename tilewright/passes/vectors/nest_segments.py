@@ -21,8 +21,9 @@ from tilewright.dialects.walks import producers_first
 from tilewright.layout import Layout
 from tilewright.layout.construct import strided
 from tilewright.machines.machine import Machine
+from tilewright.passes.layouts.layout_rules import ELEMENTWISE
 from tilewright.passes.vectors.in_place_updates import is_updated_in_place
-from tilewright.passes.vectors.nest_writer import STRICT, NestWriter, Root, is_place, is_unit_reshape
+from tilewright.passes.vectors.nest_writer import NestWriter, Root, is_place, is_unit_reshape
 from tilewright.primitives import ArrayType
 
 RECOMPUTED_OPERATIONS = 6
@@ -210,7 +211,7 @@ class Segment(msgspec.Struct, eq=False):
         along = [] if layout is None else _vector_dims(layout)
         if len(along) != 1 or along[0] == len(shape) - 1:
             return ""
-        if not all(isinstance(use.operation, (*STRICT, tile.ReduceOp, tile.StoreOp)) for use in value.uses):
+        if not all(isinstance(use.operation, (*ELEMENTWISE, tile.ReduceOp, tile.StoreOp)) for use in value.uses):
             return ""
         order = [*(dim for dim in range(len(shape)) if dim != along[0]), *along]
         strides = [prod(shape[other] for other in order[order.index(dim) + 1 :]) for dim in range(len(shape))]
@@ -287,7 +288,7 @@ def _root_values(root: Root) -> Sequence[SSAValue]:
 
 
 def _keeps_shape(op: Operation) -> bool:
-    return len(op.results) == 1 and isinstance(op, STRICT)
+    return len(op.results) == 1 and isinstance(op, ELEMENTWISE)
 
 
 def round_up(value: int, multiple: int) -> int:

@@ -16,9 +16,6 @@ from tilewright.dialects.walks import producers_first
 from tilewright.errors import CompilerBug
 from tilewright.primitives import ArrayType
 
-# Operations that compute each element of their result from the operands' elements at the same place.
-STRICT = (tile.MapOp, tile.CastOp, tile.BitcastOp, tile.FillPaddingOp)
-
 
 class Root(msgspec.Struct, eq=False):
     """Something that must happen: store `value` (reduced first when `reduce` is set) to a ref."""

@@ -64,9 +64,10 @@ from tilewright.layout import Layout
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.layouts.layout_inference import Inference, infer_layouts
+from tilewright.passes.layouts.layout_rules import ELEMENTWISE
 from tilewright.passes.layouts.layout_spaces import Atom
 from tilewright.passes.vectors.nest_segments import Places, Segment, round_up
-from tilewright.passes.vectors.nest_writer import STRICT, identity_map
+from tilewright.passes.vectors.nest_writer import identity_map
 from tilewright.passes.vectors.ordered_accesses import ORDERED, Ordered, axis_of, direct_load, direct_store, is_position
 from tilewright.passes.vectors.product_atoms import block_of, cast_operands
 from tilewright.passes.vectors.product_nests import ProductNest, matmul_in, product_nest
@@ -252,7 +253,7 @@ class _Lowering:
                 return False
             if isinstance(user, tile.YieldOp) or user in inside:
                 continue
-            if not isinstance(user, STRICT) or array_type(user.results[0]).shape != array_type(value).shape:
+            if not isinstance(user, ELEMENTWISE) or array_type(user.results[0]).shape != array_type(value).shape:
                 return False
             inside.add(user)
             pending.extend(use.operation for use in user.results[0].uses)
@@ -306,7 +307,7 @@ class _Lowering:
                     continue
                 if user not in segment.ops and not self._runs_again(user, argument.owner, segment):
                     continue
-                if not isinstance(user, STRICT) or array_type(user.results[0]).shape != shape:
+                if not isinstance(user, ELEMENTWISE) or array_type(user.results[0]).shape != shape:
                     return False
                 if user.results[0] in self.places.buffers or segment.stage(user.results[0]) != stage:
                     return False
@@ -481,7 +482,7 @@ class _Lowering:
                 continue
             for use in current.uses:
                 user = use.operation
-                if user not in segment.ops or not isinstance(user, STRICT):
+                if user not in segment.ops or not isinstance(user, ELEMENTWISE):
                     return False
                 if array_type(user.results[0]).shape != shape or user.results[0] in self.places.buffers:
                     return False

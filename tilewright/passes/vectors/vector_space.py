@@ -33,7 +33,7 @@ class VectorSpace(msgspec.Struct, frozen=True):
         return {}
 
     @property
-    def loads_again(self) -> bool:
+    def streams(self) -> bool:
         return True
 
     def reads_in_place(self, op: tile.DotOp, columns: int) -> bool:

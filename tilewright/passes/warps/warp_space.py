@@ -63,7 +63,7 @@ class WarpSpace:
         return {"reg": 4 * self.machine.axes["reg"], SHARED: self.machine.memory_of(SHARED).bytes}
 
     @property
-    def loads_again(self) -> bool:
+    def streams(self) -> bool:
         return False
 
     def reads_in_place(self, op: tile.DotOp, columns: int) -> bool:
