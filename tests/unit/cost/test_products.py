@@ -214,7 +214,7 @@ def test_lines_at_a_pitch_are_those_of_a_cache_that_is_read_so(kib: int, ways: i
 # ---- in parts -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [512, 1024, 4096])
+@pytest.mark.parametrize("size", [768, 1024, 4096])
 def test_large_products_are_multiplied_in_parts_and_small_or_thin_ones_are_not(size: int) -> None:
     machine = load("x86-64-amx")
     atom = machine.split_atom(dtypes.f32, dtypes.f32, dtypes.f32)
@@ -224,7 +224,7 @@ def test_large_products_are_multiplied_in_parts_and_small_or_thin_ones_are_not(s
         assert tile is not None
         assert tile.depth % atom.depth == 0
         assert tile.rows <= size
-        for thin in ((1, size, size), (8, size, size), (size, size, 4), (32, 32, 32)):
+        for thin in ((1, size, size), (8, size, size), (size, size, 4), (32, 32, 32), (512, 512, 512)):
             assert split_tile(of_shape(*thin), atom, machine, threads) is None
     assert load("x86-64-v4").split_atom(dtypes.f32, dtypes.f32, dtypes.f32) is None
 

@@ -241,7 +241,8 @@ def right_seconds(
     if right == Right.KEPT:
         kept = KEPT + KEPT_AFAR * far_share(whole, machine)
         return taken * (own * kept / l3 + _pages_seconds(product, machine))
-    if right == Right.ALONE:
+    if right == Right.ALONE or (right == Right.TOGETHER and product.rows <= tile.rows):
+        # `scheduled-pack-operands` lets a tile pack what it alone reads.
         return afar + taken * (own * PACKED_ALONE / l3 + _pages_seconds(product, machine))
     if right == Right.TOGETHER:
         panels_made = product.batches * -(-product.columns // block.columns)
