@@ -41,9 +41,9 @@ RIGHT_AFAR, OWN_AFAR, FIRST_AFAR, LEFT_AFAR = 0.75, 2.6, 1.0, 0.8
 EDGE_S = 28e-9
 # Of the predicted time of the usual product: one in parts needs memory for them, and predictions are no better. Virtual
 # cores share the unit of the instruction with others, for seconds at a time. Measured on two of them, three times, the
-# time in parts by that as a whole: 64 to 256 cubed 0.7 to 1.8, 512 cubed 0.66 to 1.3, 128 rows of a transformer's layers
-# 0.8 to 1.35, of which 0.7 to 0.8 was predicted; 768 to 2048 cubed 0.66 to 1.2, in the middle 0.85, one thread 0.6 to
-# 0.9.
+# time in parts by that as a whole: 64 to 256 cubed 0.7 to 1.8, 512 cubed 0.66 to 1.3, 128 rows of a transformer's
+# layers 0.8 to 1.35, of which 0.7 to 0.8 was predicted; 768 to 2048 cubed 0.66 to 1.2, in the middle 0.85, one thread
+# 0.6 to 0.9.
 SURE, LEAST_WORK = 0.76, 2**28
 
 ROW_TARGETS = (512, 256, 128, 64, 32)
