@@ -28,7 +28,7 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -38,7 +38,7 @@ from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import erase, insert_like
 from tilewright.machines.machine import Machine
-from tilewright.passes.array.array_simplify import computed
+from tilewright.passes.array.array_simplify import Tensor, computed
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.passes.kernels.contract_facts import accumulator_of, depth_of, multiplied_types
 from tilewright.passes.kernels.vector_products import last_sizes
@@ -111,5 +111,5 @@ def _padded(unit: Unit, op: array.ContractOp, value: SSAValue, axis: int, more: 
     return padded.results[0]
 
 
-def _with_zeros(given: Sequence[np.ndarray[Any, Any]], high: Sequence[int]) -> np.ndarray[Any, Any]:
+def _with_zeros(given: Sequence[Tensor], high: Sequence[int]) -> Tensor:
     return np.pad(given[0], [(0, end) for end in high])
