@@ -53,6 +53,9 @@ PAGE_BYTES, PAGE_LATENCIES, TRANSLATIONS, WALK_LATENCIES = 4096, 0.4, 1024, 0.21
 # whole is too large for the second-level cache; by a pass of the thread that reads it, and by all for all, read by
 # others. Reading panels of a right operand that is packed as a whole and larger than what is near, again for each tile.
 KEPT, KEPT_AFAR, PACKED_ALONE, PACKED_TOGETHER, PANELS_AFAR = 1.3, 0.7, 5.6, 10.7, 0.26
+# Rows up to which columns are what threads share: more in one tile would leave a thread idle, for less than is
+# predicted for waiting (bf16, 999 x 4 by 4 x 20: 22 us in one tile, 9 in two).
+PACKED_ONCE_ROWS = 64
 # Copying, and turning, a tile's rows of the left operand, of third-level bandwidth.
 LEFT_COPIED = 6.9
 # Writing the result, of third-level bandwidth; a short run of a row of it far from the one before, of the latency of
@@ -241,8 +244,10 @@ def right_seconds(
     if right == Right.KEPT:
         kept = KEPT + KEPT_AFAR * far_share(whole, machine)
         return taken * (own * kept / l3 + _pages_seconds(product, machine))
-    if right == Right.ALONE or (right == Right.TOGETHER and product.rows <= tile.rows):
-        # `scheduled-pack-operands` lets a tile pack what it alone reads.
+    # `scheduled-pack-operands` lets a tile pack what it alone reads, where the panels of all threads stay near.
+    near = threads * tile.columns * tile.depth * item <= machine.memory("l3").bytes // 4
+    is_read_once = product.rows <= min(tile.rows, PACKED_ONCE_ROWS) and near
+    if right == Right.ALONE or (right == Right.TOGETHER and is_read_once):
         return afar + taken * (own * PACKED_ALONE / l3 + _pages_seconds(product, machine))
     if right == Right.TOGETHER:
         panels_made = product.batches * -(-product.columns // block.columns)

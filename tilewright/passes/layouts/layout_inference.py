@@ -24,6 +24,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from tilewright import ops
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type
+from tilewright.dialects.walks import producers_first
 from tilewright.errors import LayoutConflictError, SourceLocation
 from tilewright.layout import Layout, is_injective
 from tilewright.layout.access import register_access
@@ -471,15 +472,13 @@ def _add_repeated_loads(
 
 def _loads_of(value: SSAValue) -> list[tile.LoadOp]:
     """The loads that a tile is computed of, elementwise."""
-    found: dict[tile.LoadOp, None] = {}
-    pending = [value]
-    while pending:
-        op = pending.pop().owner
-        if isinstance(op, tile.LoadOp):
-            found[op] = None
-        elif isinstance(op, tile.MapOp | tile.CastOp):
-            pending += [operand for operand in op.operands if is_tile(operand)]
-    return list(found)
+    owners = (each.owner for each in producers_first([value], _elementwise_operands))
+    return [op for op in owners if isinstance(op, tile.LoadOp)]
+
+
+def _elementwise_operands(value: SSAValue) -> list[SSAValue]:
+    op = value.owner
+    return [operand for operand in op.operands if is_tile(operand)] if isinstance(op, ELEMENTWISE) else []
 
 
 def _name(value: SSAValue) -> str:
