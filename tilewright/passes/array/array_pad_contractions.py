@@ -83,9 +83,7 @@ def _missing(op: array.ContractOp, machine: Machine) -> int:
 def _pad(unit: Unit, op: array.ContractOp, more: int) -> None:
     axes = op.left_contract[0], op.right_contract[0]
     operands = [_padded(unit, op, value, axis, more) for value, axis in zip(op.operands, axes, strict=True)]
-    made = rebuilt(op, operands)
-    insert_like(op, made)
-    op.results[0].replace_all_uses_with(made.results[0])
+    op.results[0].replace_all_uses_with(_inserted(op, rebuilt(op, operands)))
     erase(op)
 
 
@@ -94,21 +92,18 @@ def _padded(unit: Unit, op: array.ContractOp, value: SSAValue, axis: int, more: 
     owner, type = value.owner, array_type(value)
     if isinstance(owner, array.TransposeOp):
         source = _padded(unit, op, owner.operands[0], owner.permutation[axis], more)
-        shape = tuple(array_type(source).shape[each] for each in owner.permutation)
-        made = rebuilt(owner, [source], [tensor(ArrayType(shape, type.dtype))])
-        insert_like(op, made)
-        return made.results[0]
+        return _inserted(op, array.TransposeOp(arguments=[source], permutation=owner.permutation))
     high = tuple(more if each == axis else 0 for each in range(type.rank))
     if isinstance(owner, array.ConstantOp):
         return computed(unit, op, [value], lambda given: _with_zeros(given, high))
-    zero = array.ConstantOp(value=0, resource="", outputs=[tensor(ArrayType((), type.dtype))])
-    insert_like(op, zero)
-    shape = tuple(size + end for size, end in zip(type.shape, high, strict=True))
     none = (0,) * type.rank
-    outputs = [tensor(ArrayType(shape, type.dtype))]
-    padded = array.PadOp(arguments=[value, zero.results[0]], low=none, high=high, interior=none, outputs=outputs)
-    insert_like(op, padded)
-    return padded.results[0]
+    zero = _inserted(op, array.ConstantOp(value=0, resource="", outputs=[tensor(ArrayType((), type.dtype))]))
+    return _inserted(op, array.PadOp(arguments=[value, zero], low=none, high=high, interior=none))
+
+
+def _inserted(op: array.ContractOp, made: array.ArrayOp) -> SSAValue:
+    insert_like(op, made)
+    return made.results[0]
 
 
 def _with_zeros(given: Sequence[Tensor], high: Sequence[int]) -> Tensor:

@@ -40,7 +40,7 @@ from tilewright.dialects.rewriting import erase, insert_like
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug, LinearAlgebraError
 from tilewright.passes.array.array_move_reshapes import runs
-from tilewright.passes.array.fusion import is_splat, operands_through
+from tilewright.passes.array.fusion import is_splat, is_unit_reshape, operands_through
 from tilewright.passes.base import Origin, Unit, blocks_of
 from tilewright.primitives import ArrayType
 from tilewright.semantics.array import apply as evaluate
@@ -359,11 +359,8 @@ def _reduced_at_once(op: array.ReduceOp) -> SSAValue | None:
 
 def _reduction_behind(value: SSAValue) -> array.ReduceOp | None:
     """The reduction whose result a value is, or is with dims of one element more or less, and nothing else reads."""
-    while isinstance(value.owner, array.ReshapeOp) and len(list(value.uses)) == 1:
-        (source,) = value.owner.operands
-        if [n for n in array_type(source).shape if n != 1] != [n for n in array_type(value).shape if n != 1]:
-            return None
-        value = source
+    while isinstance(value.owner, Operation) and is_unit_reshape(value.owner) and len(list(value.uses)) == 1:
+        (value,) = value.owner.operands
     return value.owner if isinstance(value.owner, array.ReduceOp) and len(list(value.uses)) == 1 else None
 
 
