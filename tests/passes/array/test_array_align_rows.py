@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.passes.pass_support import check_meaning, check_unchanged
+from tests.passes.pass_support import applied, check_meaning, check_unchanged
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.passes.array.array_align_rows import ArrayAlignRowsPass
@@ -125,6 +125,22 @@ def shifted_matrices(order: tuple[int, int, int], axis: int) -> str:
       func.return %z : tensor<{shape}xf32>
     }}
     """
+
+
+@pytest.mark.parametrize(("axis", "count"), [(1, 0), (0, 1)])
+def test_gathered_elements_that_are_reduced_and_read_again_stay(axis: int, count: int) -> None:
+    """They are apart in any order; rows that are gathered and transposed are not."""
+    text = f"""
+    func.func @main(%x: tensor<{"96x200" if axis else "200x96"}xf32>, %i: tensor<64xi32>) -> tensor<96x64xf32> {{
+      %g = array.gather(%x, %i) {{axes = array<i64: {axis}>}} : tensor<64x96xf32>
+      %t = array.transpose(%g) {{permutation = array<i64: 1, 0>}} : tensor<96x64xf32>
+      %s = array.reduce(%t) {{fn = "maximum", axes = array<i64: 1>}} : tensor<96xf32>
+      %b = array.broadcast(%s) {{axes = array<i64: 0>}} : tensor<96x64xf32>
+      %z = array.map(%t, %b) {{fn = "subtract"}} : tensor<96x64xf32>
+      func.return %z : tensor<96x64xf32>
+    }}
+    """
+    assert len(stored(applied(PASS, text))) == count
 
 
 def test_what_is_reduced_along_neither_rows_is_stored() -> None:

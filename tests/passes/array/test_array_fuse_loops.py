@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -309,6 +310,33 @@ def test_a_gather_is_computed_in_the_order_in_which_it_is_stored() -> None:
     (group,) = [op for op in unit.main.walk() if isinstance(op, array.FusedOp)]
     assert [op.name for op in group.body.block.ops] == ["array.gather", "array.transpose", "array.yield"]
     assert len(groups(lambda p: taken(p, twice=True))) == 2
+
+
+def test_what_is_computed_of_gathered_elements_is_stored_transposed() -> None:
+    """Also of rows that are gathered, but not of an array that is read in the order of the indices."""
+
+    def program(p: Program, second: str) -> list[Value]:
+        indices = p.array(40, dtype=dtypes.i64)
+        columns = p.add("gather", [p.array(60, 90), indices], axes=(1,))[0]
+        rows = {
+            "gathered": lambda: p.add("gather", [p.array(90, 60), indices], axes=(0,))[0],
+            "stored": lambda: p.array(40, 60),
+            "small": lambda: p.broadcast(p.array(60), (40, 60), (1,)),
+        }
+        return [turned(p, p.map("exp", p.map("add", columns, rows[second]())))]
+
+    assert [len(groups(partial(program, second=each))) for each in ("gathered", "stored", "small")] == [1, 2, 1]
+
+
+def test_what_several_of_a_group_read_is_computed_with_them() -> None:
+    """Gathered elements, which neither a sum nor a quotient alone would take, as the other reads them, too."""
+
+    def program(p: Program) -> list[Value]:
+        columns = p.add("gather", [p.array(60, 90), p.array(40, dtype=dtypes.i64)], axes=(1,))[0]
+        total = p.reduce(turned(p, columns), "add", (1,))
+        return [p.map("divide", turned(p, columns), p.broadcast(total, (60, 40), (0,)))]
+
+    assert groups(program) == [("loop", "gather add divide")]
 
 
 def test_rows_are_gathered_in_the_order_of_the_transpose_that_stores_them() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -123,3 +124,23 @@ def test_reductions_of_tiled_arrays(function: Callable[..., Any], expected: Call
     x = np.random.default_rng(0).standard_normal((30, 70)).astype(np.float32)
     found = np.asarray(tw.jit(function, target="cpu")(x))
     np.testing.assert_allclose(found, expected(x.astype(np.float64)), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+@pytest.mark.parametrize("axes", ["0", "2", "0, 1", "1, 3", "0, 2, 3"])
+def test_what_transposes_leave_is_transposed_after_the_reduction(order: tuple[int, ...], axes: str) -> None:
+    wide = [(2, 3, 4, 5)[d] for d in order]
+    reduced = [int(axis) for axis in axes.split(",")]
+    turned = "x".join(map(str, wide))
+    result = "".join(f"{size}x" for d, size in enumerate(wide) if d not in reduced)
+    text = f"""
+    func.func @main(%x: tensor<3x5xi32>) -> tensor<{result}i32> {{
+      %many = array.broadcast(%x) {{axes = array<i64: 1, 3>}} : tensor<2x3x4x5xi32>
+      %turned = array.transpose(%many) {{permutation = array<i64: {", ".join(map(str, order))}>}} : tensor<{turned}xi32>
+      %z = array.reduce(%turned) {{fn = "add", axes = array<i64: {axes}>}} : tensor<{result}i32>
+      func.return %z : tensor<{result}i32>
+    }}
+    """
+    check_meaning(PASS, text)
+    sums = [op for op in applied(PASS, text).main.body.block.ops if isinstance(op, array.ReduceOp)]
+    assert all(array_type(op.operands[0]).shape == (3, 5) for op in sums)

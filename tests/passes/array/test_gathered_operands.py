@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.passes.pass_support import check_meaning
+from tests.passes.pass_support import check_meaning, check_unchanged
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.passes.array.array_bubble_up_slices import ArrayBubbleUpSlicesPass
@@ -73,3 +73,83 @@ def test_gathers_along_the_axis_of_slices_are_one_of_the_array_that_they_are_of(
     assert sum(isinstance(op, array.GatherOp) for op in unit.main.body.block.ops) == 1
     maps = [op for op in unit.main.body.block.ops if isinstance(op, array.MapOp) and op.fn == "negative"]
     assert [array_type(op.results[0]).size for op in maps] == [42]
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "result"),
+    [
+        ("4x6x16", (1,), "2x4x16"),
+        ("4x6x16", (0,), "2x6x16"),
+        ("2x4x3x16", (1,), "2x2x3x16"),
+        ("2x12x16", (1,), "2x2x16"),
+        ("16x2x12", (2,), "2x16x2"),
+        ("16x4x6", (1,), "2x16x6"),
+        ("16x1x4x6", (1, 2), "2x16x6"),
+        ("16x2x3x4", (3, 1), "2x16x3"),
+    ],
+)
+def test_gathers_along_one_of_the_axes_that_count_one_of_an_operand(
+    shape: str, axes: tuple[int, ...], result: str
+) -> None:
+    """The others have an index for each of their positions, where rows of 16 are taken at each."""
+    given = "24x16" if shape.endswith("x16") else "16x24"
+    names = ", ".join(f"%{'ij'[n]}" for n in range(len(axes)))
+    arguments = ", ".join(f"%{'ij'[n]}: tensor<2xi32>" for n in range(len(axes)))
+    text = f"""
+    func.func @main(%x: tensor<{given}x3xf32>, {arguments}) -> tensor<{result}xf32> {{
+      %e = array.reduce(%x) {{fn = "maximum", axes = array<i64: 2>}} : tensor<{given}xf32>
+      %y = array.reshape(%e) : tensor<{shape}xf32>
+      %z = array.gather(%y, {names}) {{axes = array<i64: {", ".join(map(str, axes))}>}} : tensor<{result}xf32>
+      func.return %z : tensor<{result}xf32>
+    }}
+    """
+    x = np.random.default_rng(0).standard_normal([int(size) for size in given.split("x")] + [3]).astype(np.float32)
+    for index in ([0, 1], [5, -1], [99, -2], [3, 2]):
+        check_meaning(PASS, text, inputs=[x, *(np.array(index, np.int32) for _ in axes)])
+
+
+@pytest.mark.parametrize("rows", [16, 2])
+def test_positions_of_others_are_gathered_where_rows_are_long(rows: int) -> None:
+    text = f"""
+    func.func @main(%x: tensor<24x{rows}x3xf32>, %i: tensor<2xi32>) -> tensor<2x4x{rows}xf32> {{
+      %e = array.reduce(%x) {{fn = "maximum", axes = array<i64: 2>}} : tensor<24x{rows}xf32>
+      %y = array.reshape(%e) : tensor<4x6x{rows}xf32>
+      %z = array.gather(%y, %i) {{axes = array<i64: 1>}} : tensor<2x4x{rows}xf32>
+      func.return %z : tensor<2x4x{rows}xf32>
+    }}
+    """
+    if rows == 2:
+        check_unchanged(PASS, text)
+        return
+    x = np.random.default_rng(0).standard_normal((24, rows, 3)).astype(np.float32)
+    unit = check_meaning(PASS, text, inputs=[x, np.array([3, -4], np.int32)])
+    (reduced,) = (op for op in unit.main.body.block.ops if isinstance(op, array.ReduceOp))
+    assert array_type(reduced.results[0]).size == 8 * rows
+
+
+@pytest.mark.parametrize(("shape", "joined"), [("5x2x8", "5x2x2x8"), ("5x16", "5x2x16"), ("5x4x4", "5x2x4x4")])
+def test_take_along_an_axis_of_a_reshaped_stack_is_one_of_each_operand(shape: str, joined: str) -> None:
+    """No index is divided: the indices are reshaped, and a part of them takes elements of one operand."""
+    one = joined.replace("x2x", "x1x", 1) if joined != "5x2x2x8" else "5x2x1x8"
+    axis = 2 if joined == "5x2x2x8" else 1
+    text = f"""
+    func.func @main(%a: tensor<{shape}xi32>, %b: tensor<{shape}xi32>, %i: tensor<2x4x8xi64>) -> tensor<2x4x8xi32> {{
+      %n = array.map(%a) {{fn = "negative"}} : tensor<{shape}xi32>
+      %p = array.reshape(%n) : tensor<{one}xi32>
+      %q = array.reshape(%b) : tensor<{one}xi32>
+      %s = array.concat(%p, %q) {{axis = {axis} : index}} : tensor<{joined}xi32>
+      %y = array.reshape(%s) : tensor<5x4x8xi32>
+      %j = array.iota() {{axis = 1 : index}} : tensor<2x4x8xi64>
+      %k = array.iota() {{axis = 2 : index}} : tensor<2x4x8xi64>
+      %z = array.gather(%y, %i, %j, %k) {{axes = array<i64: 0, 1, 2>}} : tensor<2x4x8xi32>
+      func.return %z : tensor<2x4x8xi32>
+    }}
+    """
+    random = np.random.default_rng(0)
+    sizes = [int(size) for size in shape.split("x")]
+    inputs = [random.integers(-99, 99, sizes, np.int32) for _ in range(2)]
+    unit = check_meaning(PASS, text, inputs=[*inputs, random.integers(-7, 7, (2, 4, 8))])
+    ops = list(unit.main.body.block.ops)
+    assert not any(isinstance(op, array.MapOp) and op.fn == "floor_divide" for op in ops)
+    taken = [op for op in ops if isinstance(op, array.GatherOp)]
+    assert [array_type(op.results[0]).size for op in taken] == [32, 32]

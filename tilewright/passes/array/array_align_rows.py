@@ -54,6 +54,7 @@ from tilewright.passes.array.fusion import (
 )
 from tilewright.passes.array.permuted_values import inverse
 from tilewright.passes.base import Remark, Unit, blocks_of, where
+from tilewright.passes.kernels.lower_loop_group import is_gathered_along_rows
 from tilewright.primitives import ArrayType
 
 # How often a reduction reads each row of a repeated array, at least, where that is worth a kernel.
@@ -530,10 +531,16 @@ def _transposes_across(values: Iterable[SSAValue]) -> dict[_Key, None]:
         inner = _source_axes(op, array_type(value).shape).get(axis)
         if inner is None:
             continue
-        if isinstance(op, array.TransposeOp) and _is_far(array_type(op.operands[0]).shape, inner):
+        if isinstance(op, array.TransposeOp) and _is_across_memory(op, inner):
             found[_key(op)] = None
         pending += [(operand, inner) for operand in op.operands]
     return found
+
+
+def _is_across_memory(op: array.TransposeOp, axis: int) -> bool:
+    """Whether neighbours along an axis of what is transposed are far apart; elements that are gathered one by one are
+    so in any order."""
+    return _is_far(array_type(op.operands[0]).shape, axis) and not is_gathered_along_rows(op.operands[0])
 
 
 def _is_far(shape: Sequence[int], axis: int) -> bool:

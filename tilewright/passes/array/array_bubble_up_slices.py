@@ -327,14 +327,33 @@ def _counting_dims(sizes: Sequence[int], result: Sequence[int], axis: int) -> tu
 def _block_of(given: Sequence[Range], sizes: Sequence[int]) -> tuple[Range, list[Range], list[Range]]:
     """The elements of one dim that several ones count and that hold positions in these: one range, the sizes that it
     has along them, and the positions that are taken of it."""
+    steps = [math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
+    start = sum(each.start * step for each, step in zip(given, steps, strict=True))
+    exact = _exact_step(given, sizes)
+    if exact is not None:
+        held = list(_whole(_sizes(given)))
+        return Range(start, math.prod(_sizes(held)), exact), held, held
     start, held, left = 0, list(_whole(sizes)), list(given)
     for d, each in enumerate(given):
-        inner = math.prod(sizes[d + 1 :])
-        start += each.start * inner
+        start += each.start * steps[d]
         held[d], left[d] = Range(0, each.limit - each.start, 1), each._replace(start=0)
         if each.size > 1:
             break
     return Range(start, math.prod(_sizes(held)), 1), held, left
+
+
+def _exact_step(given: Sequence[Range], sizes: Sequence[int]) -> int | None:
+    """The distance of the elements at positions in several dims, if all are equally far from the next: one dim of
+    which any are taken, whole ones inside of it, and one position of all others; else None."""
+    several = [d for d, each in enumerate(given) if each.size > 1]
+    if not several:
+        return 1
+    first, last = several[0], several[-1]
+    inner = math.prod(sizes[last + 1 :])
+    if first == last:
+        return given[first].stride * inner
+    whole = all(given[d] == Range(0, sizes[d], 1) for d in range(first + 1, last + 1))
+    return inner if whole and given[first].stride == 1 else None
 
 
 def _rows_of(given: Range, sizes: Sequence[int]) -> tuple[list[Range], Range]:

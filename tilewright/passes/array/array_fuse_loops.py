@@ -28,7 +28,6 @@ After:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
@@ -48,11 +47,10 @@ from tilewright.passes.array.fusion import (
     is_inline,
     is_unit_reshape,
     make_group,
-    needs_memory,
     users,
 )
+from tilewright.passes.array.stored_views import gathers_elements, gathers_rows, stored_view
 from tilewright.passes.base import Remark, Unit, blocks_of, where
-from tilewright.passes.kernels.lower_loop_group import is_short_transpose
 from tilewright.passes.kernels.lower_ordered_group import ORDERED
 from tilewright.passes.kernels.planners import KernelPlanner, planner_for
 from tilewright.passes.kernels.tile_builder import PULLABLE
@@ -121,25 +119,14 @@ def _fuse_block(unit: Unit, block: Block) -> None:
             continue
         group = _Group({op}, set(inline_closure(op.operands, block)))
         group_of[op], members_of[op] = group, group.ops
+        refused: dict[Operation, str] = {}
         for producer in _producers(op):
-            other = group_of.get(producer)
-            if other is None or other is group_of[op]:
-                continue
-            own = group_of[op]
-            continues = own.ops == {op} and _continues(order, op, own.inline, other, planner)
-            reason = None if continues else _refusal(order, own, other, members_of, planner)
-            joined = [own]
-            if reason and isinstance(op, array.ReduceOp) and op.part is not None:
-                joined = _in_parts_of(op, other, group_of)
-                if len(joined) > 1:
-                    reason = _refusal(order, _union(joined), other, members_of, planner)
-            subject = f"{describe([producer])} into {describe([op])} at {where(op)}"
-            unit.remarks.append(
-                Remark("array-fuse-loops", subject, "not fused" if reason else "fused", reason or "computed once")
-            )
-            if reason is None:
-                _merge([other, *joined], group_of, members_of)
-                order.note_group(members_of[op])
+            _fuse_producer(unit, order, op, producer, refused, group_of, members_of)
+        # What several of a group read, and is stored in no order that it has, was refused before they were together.
+        for producer in list(refused) if refused and group_of[op].ops != {op} else ():
+            _fuse_producer(unit, order, op, producer, refused, group_of, members_of)
+        for producer, reason in refused.items():
+            unit.remarks.append(Remark("array-fuse-loops", _subject(producer, op), "not fused", reason))
     if planner.most_windows is None:
         for op in list(group_of):
             if op in group_of:
@@ -147,9 +134,43 @@ def _fuse_block(unit: Unit, block: Block) -> None:
     for group in dict.fromkeys(group_of.values()):
         members = group.ops | set(inline_closure((o for op in group.ops for o in op.operands), block))
         if planner.shuffles_lanes:
-            members |= _stored_view(unit, group.ops, members, block)
+            members |= stored_view(unit, group.ops, members, block)
         make_group(block, members, "loop", describe(sorted(group.ops, key=order.index.__getitem__)))
     _group_rest(block)
+
+
+def _fuse_producer(
+    unit: Unit,
+    order: BlockOrder,
+    op: Operation,
+    producer: Operation,
+    refused: dict[Operation, str],
+    group_of: dict[Operation, _Group],
+    members_of: dict[Operation, set[Operation]],
+) -> None:
+    """Merge the group of an operation with that of what it reads, or note in `refused` why not."""
+    other, own = group_of.get(producer), group_of[op]
+    if other is None or other is own:
+        return
+    planner = planner_for(unit.machine, unit.threads)
+    continues = own.ops == {op} and _continues(order, op, own.inline, other, planner)
+    reason = None if continues else _refusal(order, own, other, members_of, planner)
+    joined = [own]
+    if reason and isinstance(op, array.ReduceOp) and op.part is not None:
+        joined = _in_parts_of(op, other, group_of)
+        if len(joined) > 1:
+            reason = _refusal(order, _union(joined), other, members_of, planner)
+    if reason is not None:
+        refused[producer] = reason
+        return
+    refused.pop(producer, None)
+    unit.remarks.append(Remark("array-fuse-loops", _subject(producer, op), "fused", "computed once"))
+    _merge([other, *joined], group_of, members_of)
+    order.note_group(members_of[op])
+
+
+def _subject(producer: Operation, op: Operation) -> str:
+    return f"{describe([producer])} into {describe([op])} at {where(op)}"
 
 
 def _compute_again(order: BlockOrder, op: Operation, group_of: dict[Operation, _Group]) -> None:
@@ -242,63 +263,6 @@ def _in_parts_of(op: array.ReduceOp, producer: _Group, group_of: Mapping[Operati
                 found[group_of[user]] = None
     found.pop(producer, None)
     return list(found)
-
-
-def _stored_view(unit: Unit, ops_: set[Operation], members: set[Operation], block: Block) -> set[Operation]:
-    """The transpose or reversal that stores the only result of elementwise operations, where the kernel can store it in
-    that order: what it loads is then a few elements apart, or backwards in memory."""
-    outside = {u for op in ops_ for r in op.results for u in users(r) if in_block(u, block) not in members}
-    transpose = outside.pop() if len(outside) == 1 else None
-    if isinstance(transpose, array.ReverseOp) and transpose.parent_block() is block:
-        plain = all(isinstance(op, ELEMENTWISE) for op in ops_) and _is_stored(transpose)
-        if plain:
-            why = "vectors are loaded backwards"
-            unit.remarks.append(Remark("array-fuse-loops", f"reverse at {where(transpose)}", "fused", why))
-        return {transpose} if plain else set()
-    if not isinstance(transpose, array.TransposeOp) or transpose.parent_block() is not block:
-        return set()
-    stored = _is_stored(transpose)
-    if stored and is_short_transpose(transpose) and all(isinstance(op, ELEMENTWISE) for op in ops_):
-        why = "lanes are shuffled as they are loaded"
-    elif stored and all(_gathers_elements(op) or _is_smaller(op, transpose) for op in ops_):
-        why = "elements are gathered in any order"
-    elif stored and _keeps_rows(transpose) and any(isinstance(op, array.GatherOp) for op in ops_):
-        if not all(isinstance(op, (*ELEMENTWISE, array.GatherOp)) for op in ops_):
-            return set()
-        why = "rows are gathered in any order"
-    else:
-        return set()
-    unit.remarks.append(Remark("array-fuse-loops", f"transpose at {where(transpose)}", "fused", why))
-    return {transpose}
-
-
-def _is_stored(view: array.ArrayOp) -> bool:
-    """Whether all that reads a view reads it from memory."""
-    return all(needs_memory(u) or is_unit_reshape(u) or _gathers_rows(u) for u in users(view.results[0]))
-
-
-def _keeps_rows(transpose: array.TransposeOp) -> bool:
-    """Whether the innermost dim, which vectors are along, stays where it is."""
-    return transpose.permutation[-1] == len(transpose.permutation) - 1
-
-
-def _is_smaller(op: Operation, than: Operation) -> bool:
-    """Whether an elementwise operation has fewer elements than another one, such as one that computes indices."""
-    sizes = [math.prod(array_type(each.results[0]).shape) for each in (op, than)]
-    return isinstance(op, ELEMENTWISE) and sizes[0] < sizes[1]
-
-
-def _gathers_elements(op: Operation) -> bool:
-    """Whether an operation gathers single elements, not runs of contiguous ones."""
-    if not isinstance(op, array.GatherOp):
-        return False
-    shape = array_type(op.operands[0]).shape
-    return shape[-1] == 1 or len(shape) - 1 in op.axes
-
-
-def _gathers_rows(op: Operation) -> bool:
-    """Whether an operation gathers what is contiguous, from memory."""
-    return isinstance(op, array.GatherOp) and not _gathers_elements(op)
 
 
 def _group_rest(block: Block) -> None:
@@ -526,7 +490,7 @@ def _is_joined(op: Operation, at: tuple[object, ...], straight: int | None, seen
     """Whether an operation gathers rows for a concatenation at straight coordinates, whose loop is cut where operands
     end, so that each row is copied once."""
     joins = [other for other in seen if isinstance(other, array.ConcatOp)]
-    return _gathers_rows(op) and any(at == tuple((id(join), straight, d) for d in range(len(at))) for join in joins)
+    return gathers_rows(op) and any(at == tuple((id(join), straight, d) for d in range(len(at))) for join in joins)
 
 
 def _moves_in_any_order(op: Operation, at: tuple[object, ...], straight: tuple[object, ...]) -> bool:
@@ -534,7 +498,7 @@ def _moves_in_any_order(op: Operation, at: tuple[object, ...], straight: tuple[o
     if sorted(map(str, at)) != sorted(map(str, straight)):
         return False
     moves_rows = isinstance(op, array.GatherOp | array.PadOp | array.ConcatOp) and at[-1:] == straight[-1:]
-    return moves_rows or _gathers_elements(op)
+    return moves_rows or gathers_elements(op)
 
 
 def _root_coordinates(shape: tuple[int, ...], space: _Space) -> tuple[Any, ...] | None:

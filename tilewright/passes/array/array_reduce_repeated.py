@@ -3,8 +3,9 @@
 A sum over a dim along which a broadcast repeats its operand is the operand times the count; a maximum is the operand;
 not for sums of narrow floats, which the multiplication would round once more. Elements repeated along other dims are
 reduced before that. A reshape between them may merge dims that are all reduced or all kept, as that of `tile` merges
-the repeats with the dim itself. A reduction of dims of one element is a reshape. Before simplification, which removes
-the broadcast and looks at what gives its operand.
+the repeats with the dim itself; what transposes between them leave is transposed after the reduction. A reduction of
+dims of one element is a reshape. Before simplification, which removes the broadcast and looks at what gives its
+operand.
 
 Before:
     func.func @main(%x: tensor<4x6xf32>) -> tensor<4xf32> {
@@ -55,7 +56,7 @@ class ArrayReduceRepeatedPass(msgspec.Struct, frozen=True):
                     op.results[0].replace_all_uses_with(whole.results[0])
                     erase(op)
                     continue
-                source, axes = _before_reshape(op)
+                source, axes, kept = _before_views(op)
                 repeats = source.owner
                 if not isinstance(repeats, array.BroadcastOp) or op.part is not None:
                     continue
@@ -66,7 +67,7 @@ class ArrayReduceRepeatedPass(msgspec.Struct, frozen=True):
                     count = math.prod(shape[axis] for axis in everywhere)
                     reason = f"a broadcast repeats elements {count} times"
                     unit.remarks.append(Remark(self.name, f"reduction at {where(op)}", "of the array once", reason))
-                    _reduce_once(op, repeats, axes, repeated)
+                    _reduce_once(op, repeats, kept, repeated)
 
 
 def _is_of_one(op: array.ReduceOp) -> bool:
@@ -84,14 +85,25 @@ def _is_simply_repeated(op: array.ReduceOp) -> bool:
     return op.fn in _IDEMPOTENT or (op.fn == "add" and type.dtype == type.dtype.compute and not type.dtype.is_bool)
 
 
-def _before_reshape(op: array.ReduceOp) -> tuple[SSAValue, tuple[int, ...]]:
-    """The array that a reduction reads and the dims that it reduces, before a reshape where that is possible."""
-    (value,) = op.operands
-    if not isinstance(value.owner, array.ReshapeOp):
-        return value, op.axes
-    source = value.owner.operands[0]
-    axes = _merged_axes(array_type(source).shape, array_type(value).shape, op.axes)
-    return (value, op.axes) if axes is None else (source, axes)
+def _before_views(op: array.ReduceOp) -> tuple[SSAValue, tuple[int, ...], list[int]]:
+    """The array that a reduction reads and the dims that it reduces, before transposes and reshapes where that is
+    possible; with the dims that are kept, in the order in which the result has them."""
+    (value,), axes = op.operands, op.axes
+    kept = [axis for axis in range(array_type(value).rank) if axis not in axes]
+    while True:
+        owner = value.owner
+        if isinstance(owner, array.TransposeOp):
+            axes = tuple(sorted(owner.permutation[axis] for axis in axes))
+            kept = [owner.permutation[axis] for axis in kept]
+        elif isinstance(owner, array.ReshapeOp) and kept == sorted(kept):
+            sizes = array_type(owner.operands[0]).shape
+            merged = _merged_axes(sizes, array_type(value).shape, axes)
+            if merged is None:
+                return value, axes, kept
+            axes, kept = merged, [axis for axis in range(len(sizes)) if axis not in merged]
+        else:
+            return value, axes, kept
+        value = owner.operands[0]
 
 
 def _merged_axes(sizes: Sequence[int], shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...] | None:
@@ -113,20 +125,26 @@ def _repeated_axes(op: array.BroadcastOp, axes: Sequence[int]) -> tuple[int, ...
     return tuple(axis for axis in axes if own.get(axis, 1) != shape[axis])
 
 
-def _reduce_once(op: array.ReduceOp, repeats: array.BroadcastOp, axes: Sequence[int], repeated: Sequence[int]) -> None:
-    """Put a reduction of the operand of a broadcast in place of one of what that repeats."""
+def _reduce_once(op: array.ReduceOp, repeats: array.BroadcastOp, kept: Sequence[int], repeated: Sequence[int]) -> None:
+    """Put a reduction of the operand of a broadcast in place of one of what that repeats; `kept`: the dims of that
+    which the result has, in its order."""
     (source,) = repeats.operands
     type, wide, result = array_type(source), array_type(repeats.results[0]), array_type(op.results[0])
-    own = tuple(n for n, axis in enumerate(repeats.axes) if axis in axes)
+    own = tuple(n for n, axis in enumerate(repeats.axes) if axis not in kept)
     value: SSAValue = source
     if own:
         shape = tuple(n for d, n in enumerate(type.shape) if d not in own)
         once = array.ReduceOp(arguments=[source], fn=op.fn, axes=own, outputs=[tensor(ArrayType(shape, result.dtype))])
         insert_like(op, once)
         value = once.results[0]
-    # What is left of the operand's dims, and the dims along which it is repeated that are kept.
-    kept = [axis for axis in range(wide.rank) if axis not in axes]
-    left = [kept.index(axis) for axis in repeats.axes if axis not in axes]
+    # What is left of the operand's dims, in the order of the result, and the dims along which it is repeated.
+    left = [kept.index(axis) for axis in repeats.axes if axis in kept]
+    if left != sorted(left):
+        order = tuple(sorted(range(len(left)), key=left.__getitem__))
+        turned = ArrayType(tuple(array_type(value).shape[d] for d in order), result.dtype)
+        transposed = array.TransposeOp(arguments=[value], permutation=order, outputs=[tensor(turned)])
+        insert_like(op, transposed)
+        value, left = transposed.results[0], sorted(left)
     shape = tuple(wide.shape[axis] for axis in kept)
     if left != list(range(len(shape))) or array_type(value).shape != shape:
         spread = array.BroadcastOp(

@@ -42,6 +42,7 @@ from tilewright.errors import CompilerBug, LinearAlgebraError
 from tilewright.passes.array.array_move_reshapes import runs
 from tilewright.passes.array.fusion import is_splat, is_unit_reshape, operands_through
 from tilewright.passes.base import Origin, Unit, blocks_of
+from tilewright.passes.kernels.lower_loop_group import is_gathered_along_rows
 from tilewright.primitives import ArrayType
 from tilewright.semantics.array import apply as evaluate
 
@@ -429,14 +430,6 @@ def _is_of_reduction(value: SSAValue) -> bool:
     sources = operands_through(value, (array.MapOp, array.CastOp, array.ReshapeOp, array.BroadcastOp))
     is_near = any(isinstance(each.owner, array.ReduceOp) for each in itertools.islice(sources, _MOST_BETWEEN))
     return is_near or next(sources, None) is not None
-
-
-def is_gathered_along_rows(value: SSAValue) -> bool:
-    """Whether a value is computed from elements that are gathered from rows: the dims of the indices come first, but
-    near each other in memory is what has one row, which the transpose of the value goes along."""
-    sources = operands_through(value, (array.MapOp, array.CastOp))
-    owners = (each.owner for each in itertools.islice(sources, _MOST_BETWEEN))
-    return any(isinstance(op, array.GatherOp) and array_type(op.operands[0]).rank - 1 in op.axes for op in owners)
 
 
 def _as_stored(op: array.ArrayOp, value: SSAValue, permutation: tuple[int, ...]) -> SSAValue:

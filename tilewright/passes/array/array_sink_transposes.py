@@ -38,11 +38,12 @@ from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import erase, insert_like
 from tilewright.errors import CompilerBug
-from tilewright.passes.array.array_simplify import drop_unused, is_gathered_along_rows
+from tilewright.passes.array.array_simplify import drop_unused
 from tilewright.passes.array.fusion import ELEMENTWISE, is_splat, users
 from tilewright.passes.array.permuted_values import Permutation, inverse
 from tilewright.passes.array.reduced_reshapes import reduce_before_reshapes
 from tilewright.passes.base import Remark, Unit, blocks_of, where
+from tilewright.passes.kernels.lower_loop_group import is_gathered_along_rows
 from tilewright.primitives import ArrayType
 
 Elementwise: TypeAlias = array.MapOp | array.CastOp | array.BitcastOp

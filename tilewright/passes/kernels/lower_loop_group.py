@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -12,6 +13,7 @@ from tilewright import schedules
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dialects.rewriting import yielded
+from tilewright.dialects.walks import reached
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.layout.relayout_planner import SHUFFLED_STRIDES
@@ -19,6 +21,9 @@ from tilewright.passes.kernels.indexing import Axis, Coordinates, Linear
 from tilewright.passes.kernels.tile_builder import TileBuilder
 
 ROW_ELEMENTS = 4096
+# How many values are looked at for a gather from which elementwise operations compute one.
+_MOST_BETWEEN = 16
+_COMPUTES = (array.MapOp, array.CastOp)
 
 
 class LoopPlan(msgspec.Struct, frozen=True):
@@ -103,7 +108,19 @@ def has_long_transpose(group: array.FusedOp, space: tuple[int, ...]) -> bool:
         return False
     transposes = [op for op in group.body.block.ops if isinstance(op, array.TransposeOp)]
     along_rows = [op for op in transposes if not _is_spread_along_rows(op.results[0])]
-    return not all(is_short_transpose(op) or isinstance(op.operands[0].owner, array.GatherOp) for op in along_rows)
+    return not all(is_short_transpose(op) or _is_of_gathered(op.operands[0]) for op in along_rows)
+
+
+def _is_of_gathered(value: SSAValue) -> bool:
+    return isinstance(value.owner, array.GatherOp) or is_gathered_along_rows(value)
+
+
+def is_gathered_along_rows(value: SSAValue) -> bool:
+    """Whether a value is computed from elements that are gathered from rows: the dims of the indices come first, but
+    near each other in memory is what has one row, which the transpose of the value goes along."""
+    sources = reached(value, lambda each: each.owner.operands if isinstance(each.owner, _COMPUTES) else ())
+    owners = (each.owner for each in itertools.islice(sources, _MOST_BETWEEN))
+    return any(isinstance(op, array.GatherOp) and array_type(op.operands[0]).rank - 1 in op.axes for op in owners)
 
 
 def _is_spread_along_rows(value: SSAValue) -> bool:
