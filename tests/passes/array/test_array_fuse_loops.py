@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -325,7 +324,8 @@ def test_what_is_computed_of_gathered_elements_is_stored_transposed() -> None:
         }
         return [turned(p, p.map("exp", p.map("add", columns, rows[second]())))]
 
-    assert [len(groups(partial(program, second=each))) for each in ("gathered", "stored", "small")] == [1, 2, 1]
+    counts = {each: len(groups(lambda p, each=each: program(p, each))) for each in ("gathered", "stored", "small")}
+    assert counts == {"gathered": 1, "stored": 2, "small": 1}
 
 
 def test_what_several_of_a_group_read_is_computed_with_them() -> None:
