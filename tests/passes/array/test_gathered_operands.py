@@ -24,6 +24,8 @@ PASS = ArrayBubbleUpSlicesPass()
         ("8x1x6", (1, 2), "2x8"),
         ("2x1x4x6", (0, 2), "2x1x6"),
         ("4x3x4", (2, 0), "2x3"),
+        ("8x1x6", (2, 0), "2x1"),
+        ("1x8x6", (2, 1), "2x1"),
     ],
 )
 def test_gathers_along_axes_that_count_one_of_an_operand(

@@ -44,7 +44,8 @@ def _tensor(shape: Sequence[int], like: SSAValue) -> Attribute:
 
 
 def _gathered(gather: array.GatherOp, source: SSAValue, axes: dict[int, int]) -> SSAValue:
-    """A gather by the same indices from another array; `axes` are the axes of that for those of `gather`."""
+    """A gather by the same indices from another array; `axes` are the axes of that for those of `gather`, in its
+    order."""
     if not axes:
         return source
     indices = [each for axis, each in zip(gather.axes, gather.operands[1:], strict=True) if axis in axes]
@@ -282,7 +283,8 @@ def _reshape(op: array.ReshapeOp, gather: array.GatherOp) -> SSAValue | None:
     if not found:
         return None
     if len(axes) == len(gather.axes) and all(len(own) == len(outer) == 1 for own, outer in found):
-        gathered = _gathered(gather, source, {outer[0]: own[0] for own, outer in found})
+        own_axes = {outer[0]: own[0] for own, outer in found}
+        gathered = _gathered(gather, source, {axis: own_axes[axis] for axis in gather.axes})
         return _add(gather, array.ReshapeOp(arguments=[gathered], outputs=[gather.results[0].type]))
     if not isinstance(source.owner, array.ArrayOp) or isinstance(source.owner, array.ConstantOp):
         return None  # memory is gathered from as the view of it that it is
