@@ -93,7 +93,10 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
             ArrayUpdateInPlacePass(copies_scattered=vectors),
         ),  # write only the window of an update whose array has no later use
         (True, ArrayFuseLoopsPass()),  # fuse the remaining elementwise operations and reductions
-        (not cores, ArrayCollapseDimsPass()),  # merge dims once fusion, which compares shapes, is done
+        (
+            not cores,
+            ArrayCollapseDimsPass(merges_rows=vectors),
+        ),  # merge dims once fusion, which compares shapes, is done
         (cores, ArrayGroupReshapesPass()),  # group the reshapes that move pages and were not fused
         (True, ArrayLowerToTilePass()),  # choose tile sizes from the machine, one kernel for equal groups
         (warps, TileTurnCopiesPass()),  # let tiles that are only transposed be loaded in one layout, stored in another

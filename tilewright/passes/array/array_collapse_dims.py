@@ -1,8 +1,10 @@
-"""Merge adjacent dimensions with equal accesses in a loop group, and drop those of size 1.
+"""Merge adjacent dimensions with equal accesses in a loop group, and drop those of size 1; in the group of a
+contraction, the row dimensions where the innermost one has few.
 
 A kernel then has as few loops, and as long rows, as its operations allow: what is elementwise runs over one dimension,
-and a reduction's dimensions are kept and reduced in turn. The arrays around it are reshaped, which costs nothing.
-Last before tile sizes are chosen, because fusion would take such reshapes for borders.
+and a reduction's dimensions are kept and reduced in turn. Tiles of a matmul have as many rows as is good for them, as
+where tokens of several short texts are multiplied by the same weights. The arrays around it are reshaped, which costs
+nothing. Last before tile sizes are chosen, because fusion would take such reshapes for borders.
 
 Before:
     func.func @main(%x: tensor<8x3x5x4xf32>, %y: tensor<8x3xf32>) -> tensor<8x3xf32> {
@@ -50,24 +52,32 @@ from tilewright.passes.array.fusion import (
     structural_key,
 )
 from tilewright.passes.base import Remark, Unit, blocks_of
+from tilewright.passes.kernels.contract_facts import sides_of
 from tilewright.passes.kernels.lower_loop_group import group_space
 from tilewright.primitives import ArrayType
 
 
 class ArrayCollapseDimsPass(msgspec.Struct, frozen=True):
+    """`merges_rows`: also in contractions."""
+
     name: ClassVar[str] = "array-collapse-dims"
+    merges_rows: bool = False
 
     def apply(self, unit: Unit) -> None:
         known: dict[StructuralKey, list[_Runs] | None] = {}
         for block in blocks_of(unit.main):
             for op in list(block.ops):
-                if isinstance(op, array.FusedOp) and op.kind == "loop":
+                if not isinstance(op, array.FusedOp):
+                    continue
+                if op.kind == "loop" or (self.merges_rows and op.kind == "contract" and _has_short_rows(op)):
                     _collapse(unit, op, known)
 
 
 # From so many elements on, rows of a concatenation or a padding stay rows: each is of one operand, so that loops along
 # them need no masks.
 LONG_ROW = 64
+# From so many rows on, tiles of a contraction fill those of each outer index but for a few.
+MANY_ROWS = 256
 
 # Dimensions of a value that belong together, outermost first, without those of size 1.
 _Runs = list[list[int]]
@@ -167,6 +177,20 @@ def _runs(group: array.FusedOp) -> list[_Runs] | None:
     return None if keeps_all or max(space, default=1) == 1 else runs
 
 
+def _has_short_rows(group: array.FusedOp) -> bool:
+    """Whether the contraction of a group has several row dimensions, of the innermost of which it has few, and has more
+    than one column and term."""
+    for op in group.body.block.ops:
+        if isinstance(op, array.ContractOp):
+            left, right = sides_of(op)
+            rows, columns, terms = (
+                [n for n in (array_type(side.value).shape[d] for d in dims) if n != 1]
+                for side, dims in ((left, left.free), (right, right.free), (left, left.contracted))
+            )
+            return len(rows) > 1 and rows[-1] < MANY_ROWS and bool(columns) and bool(terms)
+    return False
+
+
 def _axes(op: array.ReduceOp | array.BroadcastOp) -> tuple[int, ...]:
     axes: tuple[int, ...] = op.axes
     return axes
@@ -187,6 +211,8 @@ def _has_rule(op: Operation) -> bool:
         return _dims(op.operands[0]) == _dims(op.results[0])
     if isinstance(op, array.ReverseOp):
         return all(array_type(op.results[0]).shape[axis] != 1 for axis in op.axes)
+    if isinstance(op, array.ContractOp):
+        return op.part is None and op.operands[0] is not op.operands[1]
     known = isinstance(op, (*ELEMENTWISE, array.BroadcastOp, array.TransposeOp, array.YieldOp))
     return known or is_splat(op) or is_unit_reshape(op)
 
@@ -203,26 +229,10 @@ def _borders(group: array.FusedOp) -> _Borders | None:
     borders = _Borders()
     body = group.body.block
     for op in body.ops:
-        if isinstance(op, array.ReduceOp) and op.part is not None:
-            _keep_parts(borders, op)
-        if isinstance(op, array.IotaOp):
-            _keep_around(borders, op.results[0], (op.axis,))
-            continue
-        if isinstance(op, array.PadOp):
-            _keep_before_padding(borders, op)
-            borders.relate(op.operands[0], op.results[0], _places(op, op.operands[0]))
-            continue
-        if isinstance(op, array.ConcatOp):
-            _relate_joined(borders, op)
-            continue
-        if isinstance(op, array.ReverseOp):
-            _keep_around(borders, op.operands[0], op.axes)
-        if isinstance(op, array.SliceOp):
-            _keep_between(borders, op)
-        if isinstance(op, array.GatherOp):
-            _keep_around(borders, op.operands[0], op.axes)
-        for operand in op.operands if isinstance(op, array.ArrayOp) else ():
-            borders.relate(operand, op.results[0], _places(op, operand))
+        if isinstance(op, array.ArrayOp):
+            _relate(borders, op)
+    if group.kind == "contract":
+        return borders
     space, reduced = group_space(group)
     full = [v for op in body.ops for v in (*op.operands, *op.results) if array_type(v).shape == space]
     for value in full[1:]:
@@ -237,6 +247,41 @@ def _borders(group: array.FusedOp) -> _Borders | None:
             return None
         borders.relate(full[0], value, dict(zip(kept, dims, strict=True)))
     return borders
+
+
+def _relate(borders: _Borders, op: array.ArrayOp) -> None:
+    """Tie the borders of an operation's operands to those of its result, and keep those that it needs."""
+    match op:
+        case array.IotaOp():
+            _keep_around(borders, op.results[0], (op.axis,))
+        case array.ConcatOp():
+            _relate_joined(borders, op)
+            return
+        case array.PadOp():
+            _keep_before_padding(borders, op)
+            borders.relate(op.operands[0], op.results[0], _places(op, op.operands[0]))
+            return
+        case array.ContractOp():
+            _keep_but_rows(borders, op)
+        case array.ReduceOp():
+            _keep_parts(borders, op)
+        case array.ReverseOp() | array.GatherOp():
+            _keep_around(borders, op.operands[0], op.axes)
+        case array.SliceOp():
+            _keep_between(borders, op)
+        case _:
+            pass
+    for operand in op.operands:
+        borders.relate(operand, op.results[0], _places(op, operand))
+
+
+def _keep_but_rows(borders: _Borders, op: array.ContractOp) -> None:
+    """No dimensions of a contraction merge but those of rows."""
+    left, right = sides_of(op)
+    for side, merging in ((left, left.free), (right, ())):
+        for here, after in pairwise(_dims(side.value)):
+            if here not in merging or after not in merging:
+                borders.keep((side.value, here))
 
 
 def _keep_around(borders: _Borders, value: SSAValue, axes: Sequence[int]) -> None:
@@ -299,7 +344,7 @@ def _keep_between(borders: _Borders, op: array.SliceOp) -> None:
 def _keep_parts(borders: _Borders, op: array.ReduceOp) -> None:
     """Parts of a dimension are parts of what it becomes where it is the outermost dimension of that."""
     axis = op.part_axis
-    before = [] if axis is None else [d for d in _dims(op.operands[0]) if d < axis]
+    before = [] if axis is None or op.part is None else [d for d in _dims(op.operands[0]) if d < axis]
     if before:
         borders.keep((op.operands[0], before[-1]))
 
@@ -307,6 +352,11 @@ def _keep_parts(borders: _Borders, op: array.ReduceOp) -> None:
 def _places(op: Operation, operand: SSAValue) -> dict[int, int]:
     """The result dimensions of an operand's dimensions, except those of size 1."""
     dims, kept = _dims(operand), _dims(op.results[0])
+    if isinstance(op, array.ContractOp):
+        left, right = sides_of(op)
+        side, first = (left, len(left.batch)) if operand is left.value else (right, len(left.batch) + len(left.free))
+        places = {d: n for n, d in enumerate(side.batch)} | {d: first + n for n, d in enumerate(side.free)}
+        return {d: place for d, place in places.items() if d in dims}
     if isinstance(op, array.GatherOp):
         rank = array_type(op.operands[1]).rank
         if operand is not op.operands[0]:
@@ -370,7 +420,7 @@ def _rewritten(
     new = rebuilt(op, operands, [tensor(type)])
     _rename_dims(op, new, runs)
     moves = isinstance(new, array.TransposeOp) and new.permutation != tuple(range(type.rank))
-    computes = isinstance(op, (*ELEMENTWISE, array.GatherOp, array.ReverseOp))
+    computes = isinstance(op, (*ELEMENTWISE, array.GatherOp, array.ReverseOp, array.ContractOp))
     if not computes and not moves and operands and array_type(operands[0]) == type:
         new.erase()
         return operands[0]
@@ -401,6 +451,12 @@ def _rename_dims(op: array.ArrayOp, new: array.ArrayOp, runs: Mapping[SSAValue, 
             new.axes = tuple(_number(runs[op.results[0]], axis) for axis in new.axes)
         case array.GatherOp():
             new.axes = tuple(_number(runs[op.operands[0]], axis) for axis in new.axes)
+        case array.ContractOp():
+            left, right = (runs[operand] for operand in op.operands)
+            new.left_batch, new.left_contract = (_numbers(left, dims) for dims in (new.left_batch, new.left_contract))
+            new.right_batch, new.right_contract = (
+                _numbers(right, dims) for dims in (new.right_batch, new.right_contract)
+            )
         case array.BroadcastOp() | array.TransposeOp():
             place = _places(op, op.operands[0])
             numbers = tuple(_number(runs[op.results[0]], place[run[0]]) for run in runs[op.operands[0]])
@@ -436,3 +492,8 @@ def _merge_padding(op: array.ArrayOp, new: array.PadOp, runs: _Runs) -> None:
 def _number(runs: _Runs, dim: int) -> int:
     """Which run a dimension is in."""
     return next(n for n, run in enumerate(runs) if dim in run)
+
+
+def _numbers(runs: _Runs, dims: Sequence[int]) -> tuple[int, ...]:
+    """Which runs dimensions are in that are runs of their own; those of size 1 are in none."""
+    return tuple(n for dim in dims for n, run in enumerate(runs) if dim in run)

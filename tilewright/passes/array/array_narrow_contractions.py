@@ -48,6 +48,7 @@ from tilewright.errors import CompilerBug
 from tilewright.machines.machine import Machine
 from tilewright.passes.array.fusion import ELEMENTWISE, inline_closure, is_inline, make_group, operands_through, users
 from tilewright.passes.base import Remark, Unit, blocks_of, where
+from tilewright.passes.kernels.contract_facts import Side, sides_of
 from tilewright.primitives import ArrayType
 
 # The most columns that become rows, and the least depth that is worth it for more than one.
@@ -83,7 +84,7 @@ class ArrayNarrowContractionsPass(msgspec.Struct, frozen=True):
 
     def _rewrite(self, unit: Unit, op: array.ContractOp) -> None:
         op = _with_merged_rows(_without_unit_rows(op))
-        left, right = _sides(op)
+        left, right = sides_of(op)
         rows, columns = _free_size(left), _free_size(right)
         depth = math.prod(array_type(op.operands[0]).shape[axis] for axis in op.left_contract)
         if not rows or not columns or not depth:
@@ -119,28 +120,7 @@ class ArrayNarrowContractionsPass(msgspec.Struct, frozen=True):
             _replace(op, _swapped(op))
 
 
-class _Side(msgspec.Struct, frozen=True):
-    """An operand of a contraction."""
-
-    value: SSAValue
-    batch: tuple[int, ...]
-    contracted: tuple[int, ...]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return array_type(self.value).shape
-
-    @property
-    def free(self) -> tuple[int, ...]:
-        return tuple(d for d in range(len(self.shape)) if d not in self.batch and d not in self.contracted)
-
-
-def _sides(op: array.ContractOp) -> tuple[_Side, _Side]:
-    left, right = op.operands
-    return _Side(left, op.left_batch, op.left_contract), _Side(right, op.right_batch, op.right_contract)
-
-
-def _reduces_vectors(side: _Side, size: int, depth: int) -> bool:
+def _reduces_vectors(side: Side, size: int, depth: int) -> bool:
     """Whether a contraction with one row or column is best reduced along the innermost dim of the other operand."""
     axes, _ = _as_stored(side)
     source = side.value.owner.operands[0] if isinstance(side.value.owner, array.TransposeOp) else side.value
@@ -155,7 +135,7 @@ def _sums_along_depth(op: array.ContractOp, rows: int, columns: int, machine: Ma
     """Whether columns that fill a vector at most are best rows that read the left operand as it is stored, along the
     depth: vectors of columns take as long with few as with all lanes, and where rows of the left operand fall on the
     same sets of the first-level cache, a register block of them loses most lines before it has read them."""
-    left, _ = _sides(op)
+    left, _ = sides_of(op)
     axes, shape = _as_stored(left)
     left_dtype, dtype = array_type(left.value).dtype, array_type(op.results[0]).dtype.compute
     if len(axes) != 1 or axes[0] != len(shape) - 1 or left_dtype.compute != dtype:
@@ -171,7 +151,7 @@ def _sums_along_depth(op: array.ContractOp, rows: int, columns: int, machine: Ma
 def _packs_less(op: array.ContractOp, rows: int, columns: int, machine: Machine) -> bool:
     """Whether more rows than are added up along the depth meet a right operand that is contiguous along that: as the
     left operand it is read as it is stored, and the fewer rows of the other one are packed."""
-    left, right = _sides(op)
+    left, right = sides_of(op)
     depth, dtype = math.prod(right.shape[axis] for axis in right.contracted), array_type(right.value).dtype
     is_plain = not left.batch and len(right.contracted) == 1 and dtype == dtype.compute and _is_along_depth(right)
     if not is_plain or not dtype.is_float or _is_made(right.value) or depth * columns < PACKED_ELEMENTS:
@@ -191,20 +171,20 @@ def _is_made(value: SSAValue) -> bool:
 def _most_shallow(op: array.ContractOp, rows: int, columns: int, machine: Machine) -> int:
     """The most elements of a depth that are quickest multiplied one by one, each of all rows by all columns."""
     result = array_type(op.results[0])
-    if len(op.left_contract) > 1 or (rows < TURNED_ROWS and _is_along_depth(_sides(op)[1])):
+    if len(op.left_contract) > 1 or (rows < TURNED_ROWS and _is_along_depth(sides_of(op)[1])):
         return 0
     if result.size < LARGE:
         return SHALLOW
     return SHALLOW_NARROW if columns < machine.lanes(result.dtype.compute) else SHALLOW_LARGE
 
 
-def _is_along_depth(side: _Side) -> bool:
+def _is_along_depth(side: Side) -> bool:
     """Whether the contracted dim of an operand is the innermost one in memory."""
     (axis,), shape = _as_stored(side)
     return axis == len(shape) - 1
 
 
-def _as_stored(side: _Side) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _as_stored(side: Side) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The contracted dims and the shape of an operand, or of the array that it is a transpose of."""
     owner = side.value.owner
     if not isinstance(owner, array.TransposeOp):
@@ -212,7 +192,7 @@ def _as_stored(side: _Side) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(owner.permutation[axis] for axis in side.contracted), array_type(owner.operands[0]).shape
 
 
-def _free_size(side: _Side) -> int:
+def _free_size(side: Side) -> int:
     return math.prod(side.shape[d] for d in side.free)
 
 
@@ -233,7 +213,7 @@ def _replace(op: array.ContractOp, value: SSAValue) -> None:
 
 def _without_unit_rows(op: array.ContractOp) -> array.ContractOp:
     """The contraction without the innermost free dims of its left operand that are 1."""
-    left, _ = _sides(op)
+    left, _ = sides_of(op)
     dropped = [d for d in left.free if all(left.shape[after] == 1 for after in left.free if after >= d)]
     if not dropped or len(dropped) == len(left.free):
         return op
@@ -259,7 +239,7 @@ def _without_unit_rows(op: array.ContractOp) -> array.ContractOp:
 
 def _with_merged_rows(op: array.ContractOp) -> array.ContractOp:
     """The contraction with few rows and those of outer free dims of the left operand as one dim."""
-    left, _ = _sides(op)
+    left, _ = sides_of(op)
     free, rows = left.free, _free_size(left)
     owner = left.value.owner
     is_view = isinstance(owner, Operation) and is_inline(owner)
@@ -316,7 +296,7 @@ def _reshaped(op: array.ArrayOp, value: SSAValue, shape: tuple[int, ...]) -> SSA
 
 def _swapped(op: array.ContractOp) -> SSAValue:
     """The contraction with its operands exchanged, and its result in the order that it had."""
-    left, right = _sides(op)
+    left, right = sides_of(op)
     result = array_type(op.results[0])
     batch, rows, columns = len(left.batch), len(left.free), len(right.free)
     shape = (*result.shape[:batch], *result.shape[batch + rows :], *result.shape[batch : batch + rows])
@@ -337,7 +317,7 @@ def _swapped(op: array.ContractOp) -> SSAValue:
     return back.results[0]
 
 
-def _multiplied(op: array.ContractOp, left: _Side, right: _Side, dtype: DType) -> SSAValue:
+def _multiplied(op: array.ContractOp, left: Side, right: Side, dtype: DType) -> SSAValue:
     """The outer product of operands of depth 1, for each index of a batch."""
     left, right = (_without_depth(op, side) for side in (left, right))
     shape = array_type(op.results[0]).shape
@@ -351,7 +331,7 @@ def _multiplied(op: array.ContractOp, left: _Side, right: _Side, dtype: DType) -
     return product.results[0]
 
 
-def _depth_first(op: array.ContractOp, side: _Side) -> _Side:
+def _depth_first(op: array.ContractOp, side: Side) -> Side:
     """An operand with its contracted dim outermost."""
     (axis,) = side.contracted
     order = (axis, *(each for each in range(len(side.shape)) if each != axis))
@@ -362,13 +342,13 @@ def _depth_first(op: array.ContractOp, side: _Side) -> _Side:
         source, permutation = owner.operands[0], tuple(owner.permutation[each] for each in order)
     turn = array.TransposeOp(arguments=[source], permutation=permutation, outputs=outputs)
     insert_like(op, turn)
-    return _Side(turn.results[0], tuple(order.index(each) for each in side.batch), (0,))
+    return Side(turn.results[0], tuple(order.index(each) for each in side.batch), (0,))
 
 
 def _multiply_one_by_one(op: array.ContractOp) -> None:
     """Replace a contraction by the sum of the outer products of the parts of its operands at each index of the one
     contracted dim."""
-    left, right = _sides(op)
+    left, right = sides_of(op)
     is_turned = _is_along_depth(right)
     if is_turned:
         right = _depth_first(op, right)
@@ -392,7 +372,7 @@ def _multiply_one_by_one(op: array.ContractOp) -> None:
         make_group(block, {turn, *inline_closure(turn.operands, block)}, "loop", _TURNED)
 
 
-def _at(op: array.ContractOp, side: _Side, step: int) -> _Side:
+def _at(op: array.ContractOp, side: Side, step: int) -> Side:
     """The part of an operand at an index of its contracted dim."""
     (axis,) = side.contracted
     starts, limits = [0] * len(side.shape), list(side.shape)
@@ -404,19 +384,19 @@ def _at(op: array.ContractOp, side: _Side, step: int) -> _Side:
         arguments=[side.value], starts=tuple(starts), limits=tuple(limits), strides=strides, outputs=outputs
     )
     insert_like(op, part)
-    return _Side(part.results[0], side.batch, side.contracted)
+    return Side(part.results[0], side.batch, side.contracted)
 
 
-def _without_depth(op: array.ContractOp, side: _Side) -> _Side:
+def _without_depth(op: array.ContractOp, side: Side) -> Side:
     """An operand without its contracted dims, which are 1."""
     kept = [d for d in range(len(side.shape)) if d not in side.contracted]
     value = _reshaped(op, side.value, tuple(side.shape[d] for d in kept))
-    return _Side(value, tuple(kept.index(d) for d in side.batch), ())
+    return Side(value, tuple(kept.index(d) for d in side.batch), ())
 
 
 def _multiply_and_reduce(op: array.ContractOp) -> SSAValue:
     """Multiply over batches, rows, columns and the depth, and reduce that."""
-    left, right = _sides(op)
+    left, right = sides_of(op)
     result = array_type(op.results[0])
     depth = tuple(left.shape[d] for d in left.contracted)
     shape = (*result.shape, *depth)
@@ -436,7 +416,7 @@ def _multiply_and_reduce(op: array.ContractOp) -> SSAValue:
     return _cast(op, total.results[0], result.dtype)
 
 
-def _spread(op: array.ContractOp, side: _Side, axes: Sequence[int], shape: tuple[int, ...], dtype: DType) -> SSAValue:
+def _spread(op: array.ContractOp, side: Side, axes: Sequence[int], shape: tuple[int, ...], dtype: DType) -> SSAValue:
     """Broadcast an operand to a shape of which its batch, free and contracted dims are `axes`."""
     place = dict(zip((*side.batch, *side.free, *side.contracted), axes, strict=True))
     value = _cast(op, side.value, dtype)

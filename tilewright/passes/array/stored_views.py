@@ -53,7 +53,7 @@ def _keeps_rows(transpose: array.TransposeOp) -> bool:
 
 
 def _computes_of_gathered(ops_: set[Operation], transpose: array.TransposeOp, block: Block) -> bool:
-    """Whether operations gather single elements, and compute of these, and of smaller arrays and rows that are gathered,
+    """Whether operations gather single elements, and compute of these, of rows that are gathered and of smaller arrays
     what is transposed."""
     if not any(gathers_elements(op) for op in ops_):
         return False

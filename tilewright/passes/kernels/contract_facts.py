@@ -4,12 +4,35 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 from xdsl.ir import SSAValue
 
 from tilewright import dtypes
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
+
+
+class Side(msgspec.Struct, frozen=True):
+    """An operand of a contraction."""
+
+    value: SSAValue
+    batch: tuple[int, ...]
+    contracted: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return array_type(self.value).shape
+
+    @property
+    def free(self) -> tuple[int, ...]:
+        return tuple(d for d in range(len(self.shape)) if d not in self.batch and d not in self.contracted)
+
+
+def sides_of(op: array.ContractOp) -> tuple[Side, Side]:
+    """The left and the right operand."""
+    left, right = op.operands
+    return Side(left, op.left_batch, op.left_contract), Side(right, op.right_batch, op.right_contract)
 
 
 def result_dims(op: array.ContractOp) -> tuple[list[int], list[int], list[int]]:
