@@ -162,6 +162,17 @@ def test_triangles_are_two_loops(function: Any) -> None:
     assert not re.search(r"= select +<\d+ x i1>", text)
 
 
+@pytest.mark.parametrize("columns", [2, 70])
+@pytest.mark.parametrize("fn", ["triu", "tril"])
+def test_rows_of_triangles_at_indices(fn: str, columns: int) -> None:
+    """The place of the diagonal is another one in each lane where lanes are rows."""
+    x = drawn((64, columns), "f4", 0)
+    rows = np.arange(1, 63).repeat(2)
+    want = getattr(np, fn)(x)[rows]
+    np.testing.assert_array_equal(tw.jit(lambda x: getattr(tw, fn)(x)[rows], target="cpu")(x), want)
+    np.testing.assert_array_equal(tw.jit(lambda x, i: getattr(tw, fn)(x)[i], target="cpu")(x, rows), want)
+
+
 def test_padding_along_the_grid_and_within_tiles() -> None:
     """Nine bodies of a tile that holds elements of the array, and one of a tile that does not."""
     text = kernel_text(lambda x: tw.pad(x, ((1, 0), (2, 1), (1, 2), (32, 40))), (40, 77, 56, 112))

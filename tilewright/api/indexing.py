@@ -209,8 +209,8 @@ def _known_lookups(part: np.ndarray, axis: int, shape: Shape) -> list[_Item]:
     extent = shape[axis]
     for index in (part.min(), part.max()) if part.size else ():
         _checked(int(index), axis, extent)
-    wrapped = np.where(part < 0, part + extent, part).astype(np.int64)
-    return [_Lookup(axis, lifting.constant(wrapped), False)]
+    positions = part.astype(np.int64)
+    return [_Lookup(axis, lifting.constant(np.where(positions < 0, positions + extent, positions)), False)]
 
 
 def as_indices(x: ArrayLike, name: str) -> Array:

@@ -266,3 +266,11 @@ def test_updates_that_do_not_fit():
         run(lambda x, v: x.at[0].set(v), X, np.zeros((2, 2), np.int32))
     with pytest.raises(DTypeError):
         run(lambda x, i: x[i], X, np.array([0.5]))
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u1", "i2", "u2", "u8"])
+def test_known_indices_of_types_narrower_than_an_axis(dtype: str) -> None:
+    x = np.arange(70000, dtype=np.float32)
+    indices = np.array([1, 2, 100] if dtype[0] == "u" else [1, -2, 100], dtype)
+    same(run(lambda x: x[indices], x), x[indices])
+    same(run(lambda x: tw.take(x, indices), x), x[indices])

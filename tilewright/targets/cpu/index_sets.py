@@ -468,10 +468,11 @@ def _change(plan: NestPlan, comparison: Comparison) -> Change | None:
     if not dims:
         return None
     dim = max(dims, key=plan.order.index)
-    if plan.vector_dim in dims and dim != plan.vector_dim:
+    tiles = [term for term, _ in comparison.difference.terms if not isinstance(term, int) and not is_place(term[0])]
+    varies = {dim for term in tiles for dim in plan.dependences.get(term, ())} | set(dims)
+    if plan.vector_dim in varies and dim != plan.vector_dim:
         return None  # each lane of a vector changes elsewhere
     outside = set(plan.order[: plan.order.index(dim)])
-    tiles = [term for term, _ in comparison.difference.terms if not isinstance(term, int) and not is_place(term[0])]
     fixed = all(plan.dependences.get(term, {dim}) <= outside for term in tiles)
     return comparison.change(dim) if fixed and _can_cut(plan, dim) else None
 
