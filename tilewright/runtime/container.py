@@ -34,6 +34,8 @@ _DIGEST_BYTES = 32
 _PREFIX = struct.Struct("<8sIIQ")
 _ENTRY = struct.Struct(f"<QQ{_DIGEST_BYTES}s")
 _TABLE_END = _PREFIX.size + len(_SECTIONS) * _ENTRY.size
+# Constants that are read instead of mapped.
+_COPIED_BYTES = 2**20
 _HEADER_BYTES = _TABLE_END + _DIGEST_BYTES
 _BLOCK_WORDS = 8192
 
@@ -144,7 +146,11 @@ def read(path: Path, find: Find | None = None) -> Contents:
     manifest = decode(sections[0])
     check(manifest)
     offset, nbytes, digest = entries[-1]
-    section = np.frombuffer(content, np.uint8, nbytes, offset)
+    # A map keeps a file descriptor: of small constants none stays.
+    if nbytes > _COPIED_BYTES:
+        section = np.frombuffer(content, np.uint8, nbytes, offset)
+    else:
+        section = np.frombuffer(content[offset : offset + nbytes], np.uint8)
     views = tuple(_view(section, constant, find) for constant in manifest.constants)
     return Contents(manifest, sections[1], sections[2], views, section, digest)
 

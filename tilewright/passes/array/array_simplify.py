@@ -41,6 +41,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug, LinearAlgebraError
 from tilewright.passes.array.array_move_reshapes import runs
 from tilewright.passes.array.fusion import is_splat, is_unit_reshape, operands_through
+from tilewright.passes.array.scattered_windows import window_update
 from tilewright.passes.base import Origin, Unit, blocks_of
 from tilewright.passes.kernels.lower_loop_group import is_gathered_along_rows
 from tilewright.primitives import ArrayType
@@ -167,10 +168,11 @@ def _fold(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
     owners = [o.owner for o in op.operands]
     if not all(isinstance(w, array.ConstantOp) for w in owners):
         return None
-    if all(is_splat(w) for w in owners if isinstance(w, Operation)):
-        return _fold_splats(op)
-    size = sum(array_type(r).nbytes for r in op.results)
-    if size > (FOLDED_VIEW_BYTES if isinstance(op, _VIEWS) else FOLDED_BYTES):
+    only_splats = all(is_splat(w) for w in owners if isinstance(w, Operation))
+    if only_splats and (found := _fold_splats(op)) is not None:
+        return found
+    size = sum(array_type(each).nbytes for each in (*op.results, *(op.operands if only_splats else ())))
+    if size > (FOLDED_VIEW_BYTES if only_splats or isinstance(op, _VIEWS) else FOLDED_BYTES):
         return None
     try:
         return [computed(unit, op, op.operands, _result_of(op, n)) for n in range(len(op.results))]
@@ -566,6 +568,11 @@ def _ordered(unit: Unit, op: array.ScanOp | array.SortOp) -> Sequence[SSAValue] 
 
 
 # A rule takes the operation of its class.
+def _scatter(unit: Unit, op: array.ScatterOp) -> Sequence[SSAValue] | None:
+    found = window_update(op)
+    return None if found is None else [found]
+
+
 _RULES: dict[type, Callable[[Unit, Any], Sequence[SSAValue] | None]] = {
     array.ReshapeOp: _reshape,
     array.TransposeOp: _transpose,
@@ -579,4 +586,5 @@ _RULES: dict[type, Callable[[Unit, Any], Sequence[SSAValue] | None]] = {
     array.TopKOp: _top_k,
     array.ScanOp: _ordered,
     array.SortOp: _ordered,
+    array.ScatterOp: _scatter,
 }
