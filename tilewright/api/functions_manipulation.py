@@ -176,13 +176,20 @@ def concat(arrays: Sequence[ArrayLike], /, *, axis: int | None = 0) -> Array:
         ArgumentError: there is none.
         ShapeError: sizes differ along other axes.
     """
-    if not arrays:
-        raise located(ArgumentError("`concat` of no arrays", help="give at least one"))
-    joined = promoted(*arrays)
+    joined = promoted(*_each("concat", arrays))
     if axis is None:
         joined, axis = [lifting.reshape(a, (a.size,)) for a in joined], 0
     at = axis_of(axis, joined[0].ndim)
     return joined[0] if len(joined) == 1 else emit("concat", *joined, axis=at)
+
+
+def _each(name: str, arrays: Sequence[ArrayLike]) -> Sequence[ArrayLike]:
+    """The arrays to join; of one array those along its first axis, as NumPy has it."""
+    if isinstance(arrays, Array | np.ndarray):
+        arrays = unstack(arrays)
+    if not arrays:
+        raise located(ArgumentError(f"`{name}` of no arrays", help="give at least one"))
+    return arrays
 
 
 def stack(arrays: Sequence[ArrayLike], /, *, axis: int = 0) -> Array:
@@ -192,9 +199,7 @@ def stack(arrays: Sequence[ArrayLike], /, *, axis: int = 0) -> Array:
         ArgumentError: there is none.
         ShapeError: shapes differ.
     """
-    if not arrays:
-        raise located(ArgumentError("`stack` of no arrays", help="give at least one"))
-    joined = promoted(*arrays)
+    joined = promoted(*_each("stack", arrays))
     if any(a.shape != joined[0].shape for a in joined):
         listed = ", ".join(str(a.shape) for a in joined)
         raise located(ShapeError(f"cannot stack arrays of shapes {listed}", help="broadcast them to one shape"))
@@ -243,7 +248,7 @@ def repeat(x: ArrayLike, repeats: int | Sequence[int], /, *, axis: int | None = 
     if axis is None:
         array, axis = lifting.reshape(array, (array.size,)), 0
     at = axis_of(axis, array.ndim)
-    counts = np.asarray(repeats)
+    counts = np.asarray(repeats, None if np.size(repeats) else np.int64)
     if counts.dtype.kind not in "iu" or (counts < 0).any():
         raise located(ArgumentError(f"`repeat` by {repeats}", help="give integers that are not negative"))
     if counts.size != 1:

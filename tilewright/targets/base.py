@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import pkgutil
@@ -248,7 +249,12 @@ def built_in() -> tuple[str, ...]:
 def _is_built_in(name: str) -> bool:
     """Whether a folder of the package holds a target. Only that folder is looked at: to list all takes a while."""
     folder = os.path.join(_FOLDER, name)
-    return name.isidentifier() and any(each.name == "target" for each in pkgutil.iter_modules([folder]))
+    if not name.isidentifier() or any(each.name == "target" for each in pkgutil.iter_modules([folder])):
+        return name.isidentifier()
+    # A folder that cannot be read, for lack of file descriptors, was an empty one to that.
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        os.listdir(folder)
+    return False
 
 
 def target_named(text: str) -> tuple[Target, str]:

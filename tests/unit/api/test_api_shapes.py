@@ -272,6 +272,16 @@ def test_concat_promotes():
     same(joined, np.array([0, 0, 1, 1], np.float16))
 
 
+def test_one_array_is_joined_along_its_first_axis():
+    same(run(tw.concat, X), np.concatenate(X))
+    same(run(lambda x: tw.stack(x, axis=1), X), np.stack(X, axis=1))
+    same(run(lambda x: x + tw.concat(X), np.concatenate(X)), 2 * np.concatenate(X))
+
+
+def test_no_elements_are_repeated_no_times():
+    same(run(lambda x: tw.repeat(x[:0], [], axis=0), X), X[:0])
+
+
 @pytest.mark.parametrize("sections", [2, 4, [1], [1, 3], [0, 4], [3, 9]], ids=str)
 def test_split(sections):
     for actual, expected in zip(run(lambda x: tw.split(x, sections, axis=2), X), np.split(X, sections, 2), strict=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,25 @@ def double(x):
 def test_a_target_that_is_none_is_refused(target: str) -> None:
     with pytest.raises(TargetError):
         double.lower(X).compile(target)
+
+
+def test_a_folder_of_a_target_that_cannot_be_read_is_no_missing_target() -> None:
+    """For lack of file descriptors, for once: the next call finds the target."""
+    script = """
+import resource
+from tilewright.targets.base import target_named
+
+most, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, limit))
+try:
+    target_named("cpu")
+except OSError as error:
+    print(error.strerror)
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, limit))
+print(target_named("cpu")[0].name)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["Too many open files", "cpu"]
 
 
 @pytest.mark.parametrize("machine", ["x86-64-v3", "x86-64-v4", "aarch64-neon"])
