@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from tilewright.errors import ProgramFileError
-from tilewright.runtime.abi import round_up
+from tilewright.runtime.abi import ALIGNMENT_BYTES, round_up
 from tilewright.runtime.files import IrregularFileError, open_regular, replacing
 from tilewright.runtime.manifest import FORMAT_VERSION, Constant, Manifest, check, decode, encode
 
@@ -150,9 +150,19 @@ def read(path: Path, find: Find | None = None) -> Contents:
     if nbytes > _COPIED_BYTES:
         section = np.frombuffer(content, np.uint8, nbytes, offset)
     else:
-        section = np.frombuffer(content[offset : offset + nbytes], np.uint8)
+        section = _aligned(content[offset : offset + nbytes])
     views = tuple(_view(section, constant, find) for constant in manifest.constants)
     return Contents(manifest, sections[1], sections[2], views, section, digest)
+
+
+def _aligned(content: bytes) -> Bytes:
+    """A copy that begins at a cache line, as sections of a map do, and is not written to."""
+    space = np.empty(len(content) + ALIGNMENT_BYTES, np.uint8)
+    start = -space.ctypes.data % ALIGNMENT_BYTES
+    found = space[start : start + len(content)]
+    found[:] = np.frombuffer(content, np.uint8)
+    found.flags.writeable = False
+    return found
 
 
 def _view(section: Bytes, constant: Constant, find: Find | None) -> Bytes:

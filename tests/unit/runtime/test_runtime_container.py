@@ -45,6 +45,14 @@ def test_everything_comes_back(tmp_path):
         assert not back.flags.writeable
 
 
+def test_a_program_with_small_constants_keeps_no_file_open(tmp_path):
+    make_saved(tmp_path / "p.twp")
+    before = len(os.listdir("/proc/self/fd"))
+    loaded = [load(tmp_path / "p.twp") for _ in range(5)]
+    assert len(os.listdir("/proc/self/fd")) == before
+    np.testing.assert_array_equal(loaded[0](X), X)
+
+
 def test_a_loaded_program_can_be_saved_again_to_the_same_bytes_and_over_itself(tmp_path):
     make_saved(tmp_path / "p.twp")
     content = (tmp_path / "p.twp").read_bytes()
