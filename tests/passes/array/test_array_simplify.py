@@ -500,3 +500,34 @@ def test_reductions_of_reductions_along_dims_next_to_each_other_are_one() -> Non
     check_unchanged(ArraySimplifyPass(), text("minimum", 2, 1))
     unit = check_meaning(ArraySimplifyPass(), text("maximum", 2, 1, "%a"))
     assert sum(isinstance(op, array.ReduceOp) for op in unit.main.body.block.ops) == 2
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide", "taken"),
+    [
+        ("i8", "i32", True),
+        ("ui8", "i32", True),
+        ("i16", "i32", True),
+        ("i8", "i64", False),
+        ("i8", "i16", False),
+        ("bf16", "f32", False),
+    ],
+)
+def test_contractions_of_widened_integers_multiply_these(narrow: str, wide: str, taken: bool) -> None:
+    text = f"""
+    func.func @main(%x: tensor<5x90x{narrow}>, %y: tensor<90x7x{narrow}>) -> tensor<5x7x{wide}> {{
+      %a = array.cast(%x) : tensor<5x90x{wide}>
+      %b = array.cast(%y) : tensor<90x7x{wide}>
+      %z = array.contract(%a, %b) {{left_batch = array<i64>, right_batch = array<i64>, left_contract = array<i64: 1>,
+        right_contract = array<i64: 0>}} : tensor<5x7x{wide}>
+      func.return %z : tensor<5x7x{wide}>
+    }}
+    """
+    if not taken:
+        check_unchanged(ArraySimplifyPass(), text)
+        return
+    lowest, highest = {"i8": (-128, 127), "ui8": (0, 255), "i16": (-32768, 32767)}[narrow]
+    random, dtype = np.random.default_rng(0), narrow.replace("ui8", "u1").replace("i8", "i1").replace("i16", "i2")
+    inputs = [random.integers(lowest, highest + 1, shape).astype(dtype) for shape in ((5, 90), (90, 7))]
+    unit = check_meaning(ArraySimplifyPass(), text, inputs=inputs)
+    assert not any(isinstance(op, array.CastOp) for op in unit.main.walk())

@@ -568,9 +568,16 @@ def _ordered(unit: Unit, op: array.ScanOp | array.SortOp) -> Sequence[SSAValue] 
 
 
 # A rule takes the operation of its class.
-def _scatter(unit: Unit, op: array.ScatterOp) -> Sequence[SSAValue] | None:
-    found = window_update(op)
-    return None if found is None else [found]
+def _contract(unit: Unit, op: array.ContractOp) -> Sequence[SSAValue] | None:
+    """A contraction of narrow integers that are widened first multiplies these: into its own type, which is exact."""
+    casts = [operand.owner for operand in op.operands if isinstance(operand.owner, array.CastOp)]
+    narrow = [array_type(cast.operands[0]).dtype for cast in casts]
+    if len(narrow) < 2 or narrow[0] != narrow[1] or not narrow[0].is_integer or op.part is not None:
+        return None
+    wide = {array_type(value).dtype for value in (*op.operands, *op.results)}
+    if wide != {dtypes.i32} or narrow[0].bits > 16:
+        return None
+    return [_insert(op, rebuilt(op, [cast.operands[0] for cast in casts]))]
 
 
 _RULES: dict[type, Callable[[Unit, Any], Sequence[SSAValue] | None]] = {
@@ -586,5 +593,6 @@ _RULES: dict[type, Callable[[Unit, Any], Sequence[SSAValue] | None]] = {
     array.TopKOp: _top_k,
     array.ScanOp: _ordered,
     array.SortOp: _ordered,
-    array.ScatterOp: _scatter,
+    array.ContractOp: _contract,
+    array.ScatterOp: window_update,
 }

@@ -11,10 +11,11 @@ from tilewright.dialects import array
 from tilewright.dialects.base import array_type, tensor
 from tilewright.dialects.rewriting import insert_like
 from tilewright.passes.array.fusion import is_splat
+from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
 
 
-def window_update(op: array.ScatterOp) -> SSAValue | None:
+def window_update(_: Unit, op: array.ScatterOp) -> Sequence[SSAValue] | None:
     """The array with a window updated, in place of a scatter to all elements of that; None where indices are others, or
     some are outside, which are dropped."""
     target, updates, *indices = op.operands
@@ -41,7 +42,7 @@ def window_update(op: array.ScatterOp) -> SSAValue | None:
     apart = [dim for dim in range(rank) if dim not in order and given[dim] != 1]
     if apart or len(set(order)) < len(order):
         return None  # several updates go to one element
-    return _updated(op, starts, sizes, order)
+    return [_updated(op, starts, sizes, order)]
 
 
 def _counts(value: SSAValue) -> tuple[int | None, int] | None:
