@@ -506,7 +506,7 @@ def test_reductions_of_reductions_along_dims_next_to_each_other_are_one() -> Non
     ("narrow", "wide", "taken"),
     [
         ("i8", "i32", True),
-        ("ui8", "i32", True),
+        ("ui8", "i32", False),
         ("i16", "i32", True),
         ("i8", "i64", False),
         ("i8", "i16", False),
@@ -526,8 +526,8 @@ def test_contractions_of_widened_integers_multiply_these(narrow: str, wide: str,
     if not taken:
         check_unchanged(ArraySimplifyPass(), text)
         return
-    lowest, highest = {"i8": (-128, 127), "ui8": (0, 255), "i16": (-32768, 32767)}[narrow]
-    random, dtype = np.random.default_rng(0), narrow.replace("ui8", "u1").replace("i8", "i1").replace("i16", "i2")
+    lowest, highest = {"i8": (-128, 127), "i16": (-32768, 32767)}[narrow]
+    random, dtype = np.random.default_rng(0), {"i8": np.int8, "i16": np.int16}[narrow]
     inputs = [random.integers(lowest, highest + 1, shape).astype(dtype) for shape in ((5, 90), (90, 7))]
     unit = check_meaning(ArraySimplifyPass(), text, inputs=inputs)
     assert not any(isinstance(op, array.CastOp) for op in unit.main.walk())

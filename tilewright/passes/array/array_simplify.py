@@ -572,7 +572,7 @@ def _contract(unit: Unit, op: array.ContractOp) -> Sequence[SSAValue] | None:
     """A contraction of narrow integers that are widened first multiplies these: into its own type, which is exact."""
     casts = [operand.owner for operand in op.operands if isinstance(operand.owner, array.CastOp)]
     narrow = [array_type(cast.operands[0]).dtype for cast in casts]
-    if len(narrow) < 2 or narrow[0] != narrow[1] or not narrow[0].is_integer or op.part is not None:
+    if len(narrow) < 2 or narrow[0] != narrow[1] or narrow[0].kind != "i" or op.part is not None:
         return None
     wide = {array_type(value).dtype for value in (*op.operands, *op.results)}
     if wide != {dtypes.i32} or narrow[0].bits > 16:
