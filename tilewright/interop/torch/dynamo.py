@@ -85,7 +85,6 @@ _FURTHER = (
     "_native_batch_norm_legit",
     "batch_norm_backward",
     "dist",
-    "grid_sampler_2d",
     "ldexp",
     "narrow_copy",
     "native_batch_norm",

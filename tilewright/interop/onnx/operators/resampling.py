@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from tilewright.api.array import Array
 from tilewright.api.lifting import axes_of
 from tilewright.interop.onnx.operators.elementwise import wide
 from tilewright.interop.onnx.registry import Node, lifted, operator
+from tilewright.interop.sampling import MODES, PADDINGS, sampled
 
 Matrix = np.ndarray[Any, Any]
 # Interpolation along an axis is a product with a matrix, which must fit into memory.
@@ -188,76 +188,10 @@ def _cubic(distance: Matrix, a: float) -> Matrix:
 @operator("GridSample", since=16)
 def grid_sample(node: Node, x: Array, grid: Array) -> Array:
     """Elements of (N, C, *spatial) at points (N, *places, axes), which are -1 and 1 at the ends, last axis first."""
-    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(node.get("mode", "linear"), node.get("mode", "linear"))
-    if mode not in ("linear", "nearest", "cubic"):
+    mode, padding = node.get("mode", "linear"), node.get("padding_mode", "zeros")
+    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
+    if mode not in MODES:
         raise node.unsupported(f"`GridSample` of mode {mode!r}")
-    rank = x.ndim - 2
-    image, points = wide(x), wide(grid)
-    corners = node.get("align_corners", 0)
-    taps: list[list[tuple[Array, Array]]] = []
-    for axis in range(rank):
-        size = x.shape[2 + axis]
-        at = points[..., rank - 1 - axis]
-        place = (at + 1.0) * (0.5 * (size - 1)) if corners else ((at + 1.0) * size - 1.0) * 0.5
-        if mode != "cubic" and node.get("padding_mode", "zeros") != "zeros":
-            place, _ = _inside(node, place, size)
-        taps.append(_taps(mode, place))
-    parts: list[Array] = []
-    for chosen in itertools.product(*taps):
-        seen = _sampled(node, image, [index for index, _ in chosen])
-        share = chosen[0][1]
-        for _, factor in chosen[1:]:
-            share = share * factor
-        parts.append(seen * tw.expand_dims(share, 1))
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return tw.astype(total, x.dtype)
-
-
-def _taps(mode: str, place: Array) -> list[tuple[Array, Array]]:
-    """The positions that are read around a point along an axis, as floats, and the share of each."""
-    if mode == "nearest":
-        return [(tw.round(place), tw.ones_like(place))]
-    base = tw.floor(place)
-    part = place - base
-    if mode == "linear":
-        return [(base, 1.0 - part), (base + 1.0, part)]
-    return [(base + float(offset), _cubic_share(tw.abs(part - float(offset)))) for offset in range(-1, 3)]
-
-
-def _cubic_share(distance: Array) -> Array:
-    a = -0.75
-    near = ((distance * (a + 2)) - (a + 3)) * distance * distance + 1.0
-    far = (((distance - 5.0) * distance + 8.0) * distance - 4.0) * a
-    return tw.where(distance <= 1.0, near, far)
-
-
-def _inside(node: Node, place: Array, size: int) -> tuple[Array, Array | None]:
-    """Places moved into an axis as `padding_mode` states; for zeros, whether they were in it."""
-    mode = node.get("padding_mode", "zeros")
-    last = float(size - 1)
-    if mode == "border":
-        return tw.clip(place, 0.0, last), None
-    if mode == "zeros":
-        return tw.clip(place, 0.0, last), tw.logical_and(place >= 0.0, place <= last)
-    if mode != "reflection":
-        raise node.unsupported(f"`GridSample` with padding {mode!r}")
-    low, high = (0.0, last) if node.get("align_corners", 0) else (-0.5, size - 0.5)
-    length = high - low
-    if length == 0:
-        return tw.zeros_like(place), None
-    turned = tw.remainder(place - low, 2 * length)
-    return tw.clip(tw.where(turned > length, 2 * length - turned, turned) + low, 0.0, last), None
-
-
-def _sampled(node: Node, image: Array, places: Sequence[Array]) -> Array:
-    """Elements at whole places given as floats: shape (N, C, *places)."""
-    moved = [_inside(node, place, image.shape[2 + axis]) for axis, place in enumerate(places)]
-    lead = tw.iota(moved[0][0].shape, 0)
-    key = [tw.astype(place, tw.i64) for place, _ in moved]
-    seen = tw.moveaxis(tw.moveaxis(image, 1, -1)[(lead, *key)], -1, 1)
-    for _, inside in moved:
-        if inside is not None:
-            seen = tw.where(tw.expand_dims(inside, 1), seen, 0.0)
-    return seen
+    if padding not in PADDINGS:
+        raise node.unsupported(f"`GridSample` with padding {padding!r}")
+    return tw.astype(sampled(wide(x), wide(grid), mode, padding, bool(node.get("align_corners", 0))), x.dtype)

@@ -11,6 +11,7 @@ from tilewright import api as tw
 from tilewright.api.array import Array
 from tilewright.api.lifting import constant
 from tilewright.errors import UnsupportedOperatorError
+from tilewright.interop.sampling import PADDINGS, sampled
 from tilewright.interop.torch.registry import operator
 from tilewright.interop.torch.tensors import widened
 
@@ -90,3 +91,9 @@ def _resampled(name: str) -> None:
 
 for _name in ("bilinear", "bicubic"):
     _resampled(_name)
+
+
+@operator("grid_sampler_2d", "grid_sampler_3d")
+def grid_sampler(x: Array, grid: Array, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Array:
+    mode, padding = ("linear", "nearest", "cubic")[interpolation_mode], PADDINGS[padding_mode]
+    return tw.astype(sampled(widened(x), widened(grid), mode, padding, align_corners), x.dtype)
