@@ -8,7 +8,7 @@ from tilewright import dtypes
 from tilewright.api import lifting
 from tilewright.api.array import Array, located
 from tilewright.api.functions_creation import iota
-from tilewright.api.functions_elementwise import bitwise_right_shift, isnan, logical_and, logical_not, where
+from tilewright.api.functions_elementwise import isnan, logical_not, where
 from tilewright.api.functions_manipulation import moveaxis
 from tilewright.api.indexing import take
 from tilewright.api.lifting import ArrayLike, axis_of, emit, emit_all, lift, promoted
@@ -86,17 +86,18 @@ def searchsorted(x1: ArrayLike, x2: ArrayLike, /, *, side: str = "left", sorter:
     ordered, wanted = promoted(x1 if sorter is None else take(x1, sorter), x2)
     if ordered.ndim != 1:
         raise located(ShapeError(f"`searchsorted` in an array of shape {ordered.shape}", help="search in a vector"))
-    size = ordered.shape[0]
-    low = lifting.full(wanted.shape, 0, dtypes.i64)
-    high = lifting.full(wanted.shape, size, dtypes.i64)
-    for _ in range(size.bit_length()):
-        middle = bitwise_right_shift(low + high, 1)
-        probe = emit("gather", ordered, middle, axes=(0,))
-        beyond = _before(probe, wanted) if side == "left" else logical_not(_before(wanted, probe))
-        open_ = low < high
-        low = where(logical_and(open_, beyond), middle + 1, low)
-        high = where(logical_and(open_, logical_not(beyond)), middle, high)
-    return low
+    left = ordered.shape[0]
+    # Positions as narrow as they may be: a vector holds more of them.
+    counts = dtypes.i32 if left < 2**31 else dtypes.i64
+    found = lifting.full(wanted.shape, 0, counts)
+    # The elements from `found` on, `left` of them, are halved until one is left.
+    while left > 0:
+        half = max(left // 2, 1)
+        probe = emit("gather", ordered, found + lifting.full((), half - 1, counts), axes=(0,))
+        passed = _before(probe, wanted) if side == "left" else logical_not(_before(wanted, probe))
+        found = where(passed, found + lifting.full((), half, counts), found)
+        left = left - half if left > 1 else 0
+    return lifting.cast(found, dtypes.i64)
 
 
 def _before(a: Array, b: Array) -> Array:
