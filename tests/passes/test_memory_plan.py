@@ -10,8 +10,11 @@ import pytest
 import tilewright as tw
 from tests.programs import Program
 from tilewright.dialects import array
+from tilewright.dialects.base import array_type
+from tilewright.dialects.rewriting import yielded
 from tilewright.frontend.build import build_module
 from tilewright.machines.machine import load
+from tilewright.passes.array.lifetimes import storage
 from tilewright.passes.base import Unit
 from tilewright.passes.program_memory import ARENA, plan_memory
 from tilewright.pipelines import run_passes
@@ -105,6 +108,60 @@ def test_donated_inputs_may_change_places() -> None:
     first, second = tw.jit(lambda x, y: (y, x), donate=("x", "y"))(x.copy(), y.copy())
     np.testing.assert_array_equal(first, y)
     np.testing.assert_array_equal(second, x)
+
+
+Pair = tuple[Any, Any]
+# What a trip makes of two carried arrays, and how many of them it computes in place: those that no kernel reads after
+# the one that computes them, which reads at most the same element.
+TRIPS: dict[str, tuple[Any, tuple[bool, bool]]] = {
+    "each_of_itself": (lambda xp, x, y: (x * 2 + 1, y - 3), (True, True)),
+    "one_of_both": (lambda xp, x, y: (x + y, y * 3), (True, True)),
+    "both_of_both": (lambda xp, x, y: (x + y, x - y), (False, True)),
+    "exchanged": (lambda xp, x, y: (y, x), (False, False)),
+    "passed_on": (lambda xp, x, y: (x + y, x), (False, False)),
+    "one_twice": (lambda xp, x, y: (x + y,) * 2, (False, False)),
+    "transposed": (lambda xp, x, y: (xp.permute_dims(x, (1, 0)) + y, y + 1), (False, True)),
+    "rolled": (lambda xp, x, y: (xp.roll(x, 1, axis=0) + y, y + 1), (False, True)),
+    "reversed": (lambda xp, x, y: (xp.flip(x, axis=1) + y, y + 1), (False, True)),
+    "read_later": (lambda xp, x, y: (x + 1, xp.cumulative_sum(x * y, axis=0, dtype=xp.int32)), (False, True)),
+    "rows_added_up": (lambda xp, x, y: (x - xp.sum(x, axis=1, keepdims=True, dtype=xp.int32), y + 1), (False, True)),
+    "multiplied": (lambda xp, x, y: (x @ y, y + 1), (False, True)),
+    "sorted": (lambda xp, x, y: (xp.sort(x + y, axis=1), y * 5), (True, True)),
+}
+
+
+def trips(xp: Any, step: Any, x: Any, y: Any) -> Pair:
+    if xp is tw:
+        return tw.fori_loop(0, 3, lambda n, state: step(tw, *state), (x, y))
+    for _ in range(3):
+        x, y = step(np, x, y)
+    return x, y
+
+
+@pytest.mark.parametrize("name", TRIPS)
+@pytest.mark.parametrize("size", [5, 70])
+def test_arrays_that_a_loop_carries_are_not_spoiled(name: str, size: int) -> None:
+    step, _ = TRIPS[name]
+    random = np.random.default_rng(0)
+    given = [random.integers(-50, 50, (size, size)).astype(np.int32) for _ in range(2)]
+    found = tw.jit(lambda x, y: trips(tw, step, x, y), target="cpu")(*given)
+    for actual, expected in zip(found, trips(np, step, *given), strict=True):
+        np.testing.assert_array_equal(actual, expected.astype(np.int32))
+
+
+@pytest.mark.parametrize("name", TRIPS)
+def test_a_trip_computes_in_place_what_it_reads_at_the_same_element(name: str) -> None:
+    step, expected = TRIPS[name]
+    x = np.zeros((70, 70), np.int32)
+    compiled = tw.jit(lambda x, y: trips(tw, step, x, y)).lower(x, x).compile("cpu:x86-64-v3")
+    unit = compiled.executable.unit
+    plan = plan_memory(unit)
+    (loop,) = (op for op in unit.main.walk() if isinstance(op, array.WhileOp))
+    body = loop.body.block
+    large = [n for n, each in enumerate(body.args) if array_type(each).size > 1]
+    homes = [storage(each) for each in yielded(body)]
+    in_place = [homes[n] is not body.args[n] and plan.places[homes[n]] == plan.places[body.args[n]] for n in large]
+    assert sorted(in_place) == sorted(expected)
 
 
 def test_an_extra_array_is_refused_and_not_written() -> None:

@@ -2,7 +2,8 @@
 
 Arrays whose lifetimes do not meet share memory; a result is computed where it is returned from; reshapes are views; a
 donated input's memory takes the output that replaces it; what a kernel writes over is where its operand does, if
-nothing else reads that. An analysis, for the targets that run a program as one call: the program stays as it is, and
+nothing else reads that; a trip of a loop computes what the next one carries in place, where it reads elements before it
+writes them. An analysis, for the targets that run a program as one call: the program stays as it is, and
 the plan stands next to it.
 
 Before:
@@ -257,9 +258,30 @@ class _Planner:
             if source in self.buffer_of:
                 self.buffer_of[source].end = max(self.buffer_of[source].end, end)
             return
+        carried = self._carried_from(value, op)
+        if carried is not None:
+            self._share(value, carried)
+            return
         what = op.callee if isinstance(op, array.CallOp) else op.name
         what = op.routine if isinstance(op, array.LibraryCallOp) else what
         self.buffer_of[value] = Buffer(array_type(value), start, end, what=what)
+
+    def _carried_from(self, value: SSAValue, op: Operation) -> SSAValue | None:
+        """The carried array that a result of a loop's body replaces, if its memory may hold that before the trip ends:
+        nothing reads the array later in the trip, and the kernel reads each element before it writes it."""
+        body = op.parent_block()
+        loop = None if body is None else body.parent_op()
+        if body is None or not isinstance(op, array.CallOp) or not isinstance(loop, array.WhileOp):
+            return None
+        homes = [storage(each) for each in yielded(body)] if body is loop.body.block else []
+        if sum(home is value for home in homes) != 1:
+            return None
+        carried = body.args[next(n for n, home in enumerate(homes) if home is value)]
+        if array_type(carried).nbytes != array_type(value).nbytes or carried in homes:
+            return None
+        readers = [in_block(user, body) for user in all_users(carried) if not isinstance(user, array.ReshapeOp)]
+        is_last = all(reader is op or reader.is_before_in_block(op) for reader in readers)
+        return carried if is_last and self._writes_behind_its_reads(op, value, carried) else None
 
     def _all_buffers(self) -> list[Buffer]:
         return list(dict.fromkeys([*self.buffer_of.values(), *self.spares.values()]))

@@ -23,13 +23,18 @@ STREAMED_ROWS = 4
 STREAMED_ROW_BYTES = 2048
 # The least work of a tile that another thread may take.
 SHARED_S = 2e-6
+# Tiles for each thread of which one more or less counts.
+FEW_TILES = 4
 
 
 def shared_elements(size: int, seconds: float, most: int, threads: int) -> int:
     """Elements of a tile of a loop over `size` of them that takes `seconds` on one core: `most`, or fewer, so that
-    each thread has a tile that is worth it."""
-    tiles = min(threads, int(seconds / SHARED_S))
-    return min(most, -(-size // max(1, tiles)))
+    each thread has a tile that is worth it, and of few tiles as many as another."""
+    worth = int(seconds / SHARED_S)
+    tiles = max(1, min(threads, worth), -(-size // most))
+    if tiles <= min(worth, FEW_TILES * threads):
+        tiles += -tiles % threads
+    return min(most, -(-size // tiles))
 
 
 def is_streamed(rows: int, columns: int, dtype: DType) -> bool:

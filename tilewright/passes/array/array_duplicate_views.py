@@ -2,7 +2,8 @@
 
 They cost nothing where they are used, but a shared one would tie the groups of its users together.
 With `in_loops`, views of captured arrays also go into the loops whose contractions read them: the array is then packed
-once, at compile time, instead of being laid out by each call before the loop.
+once, at compile time, instead of being laid out by each call before the loop. So do positions, and broadcasts that
+elementwise operations read: a loop reads the smaller array, which stays in a nearer cache.
 
 Before:
     func.func @main(%x: tensor<8xf32>) -> (tensor<4x8xf32>, tensor<4x8xf32>) {
@@ -29,8 +30,9 @@ import msgspec
 from xdsl.ir import Block, Operation
 
 from tilewright.dialects import array
+from tilewright.dialects.base import array_type
 from tilewright.dialects.rewriting import erase, in_block
-from tilewright.passes.array.fusion import inline_closure, is_inline, is_splat, make_group
+from tilewright.passes.array.fusion import ELEMENTWISE, inline_closure, is_inline, is_splat, make_group
 from tilewright.passes.base import Unit, blocks_of
 
 # Views that lie one behind the other, through which a kernel reads.
@@ -80,21 +82,32 @@ def duplicate_views(block: Block) -> None:
 
 
 def _move_into_loops(block: Block) -> None:
-    """Give the contractions of inner blocks views of captured arrays of their own."""
+    """Give the contractions of inner blocks views of captured arrays of their own, and elementwise operations there
+    broadcasts and positions."""
     # Users first, as in `duplicate_views`; a view that only inner blocks used is left without users.
     for op in reversed(list(block.ops)):
-        if not is_inline(op) or not _views_captured_array(op):
+        if not is_inline(op):
+            continue
+        kinds = (array.ContractOp,) if _views_captured_array(op) else ELEMENTWISE if _repeats(op) else None
+        if kinds is None:
             continue
         (result,) = op.results
         for use in list(result.uses):
             user, inner = use.operation, use.operation.parent_block()
-            if inner is None or inner is block or not (isinstance(user, array.ContractOp) or is_inline(user)):
+            if inner is None or inner is block or not (isinstance(user, kinds) or is_inline(user)):
                 continue
             copy = op.clone()
             inner.insert_op_before(copy, user)
             user.operands[use.index] = copy.results[0]
         if not list(result.uses):
             erase(op)
+
+
+def _repeats(op: Operation) -> bool:
+    """Whether an operation has each element of a smaller array several times, or reads none."""
+    return isinstance(op, array.IotaOp) or (
+        isinstance(op, array.BroadcastOp) and array_type(op.operands[0]).size < array_type(op.results[0]).size
+    )
 
 
 def _views_captured_array(op: Operation) -> bool:
