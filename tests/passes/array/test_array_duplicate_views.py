@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.passes.pass_support import expect, parse, run_through, unit_of
+from collections.abc import Callable
+
+from tests.passes.pass_support import Make, expect, parse, run_through, unit_of
 from tests.programs import Program
 from tilewright import dtypes
 from tilewright.frontend.trace import Value
@@ -62,23 +64,45 @@ def test_what_computes_or_moves_is_not_copied() -> None:
     assert text.count("array.reshape") == 1
 
 
-def test_a_view_that_a_region_reads_stays_outside_of_it() -> None:
+def read_in_a_region(view: Callable[[Program, Value], Value]) -> Make:
+    """A program that reads a view of (4, 2) in its body and in a branch."""
+
     def program(p: Program) -> list[Value]:
-        x, choice = p.array(4), p.array(dtype=dtypes.bool_)
-        wide = p.broadcast(x, (2, 4), (1,))
+        x, choice = p.array(4, 2), p.array(dtype=dtypes.bool_)
+        wide = view(p, x)
         y = p.map("negative", wide)
         then, otherwise = p.nested("then"), p.nested("otherwise")
         then.outputs = [then.add("map", [wide], fn="absolute")[0]]
         otherwise.outputs = [y]
         return [y, *p.append("if", [choice], {}, [y.type], [then, otherwise])]
 
+    return program
+
+
+def test_a_view_that_a_region_reads_stays_outside_of_it() -> None:
+    program = read_in_a_region(lambda p, x: p.add("transpose", [x], permutation=(1, 0))[0])
+    expect(
+        run_through(program, ArrayDuplicateViewsPass),
+        """
+        CHECK: [[OWN:%[0-9]+]] = array.transpose(%0)
+        CHECK-NEXT: array.map([[OWN]]) {fn = "negative"}
+        CHECK-NEXT: [[COPY:%[0-9]+]] = array.transpose(%0)
+        CHECK-NEXT: array.if(%1)
+        CHECK-NEXT: array.map([[COPY]]) {fn = "absolute"}
+        CHECK-NOT: array.transpose
+        """,
+    )
+
+
+def test_elementwise_operations_of_a_region_have_broadcasts_there() -> None:
+    program = read_in_a_region(lambda p, x: p.broadcast(x, (3, 4, 2), (1, 2)))
     expect(
         run_through(program, ArrayDuplicateViewsPass),
         """
         CHECK: [[OWN:%[0-9]+]] = array.broadcast(%0)
         CHECK-NEXT: array.map([[OWN]]) {fn = "negative"}
-        CHECK-NEXT: [[COPY:%[0-9]+]] = array.broadcast(%0)
         CHECK-NEXT: array.if(%1)
+        CHECK-NEXT: [[COPY:%[0-9]+]] = array.broadcast(%0)
         CHECK-NEXT: array.map([[COPY]]) {fn = "absolute"}
         CHECK-NOT: array.broadcast
         """,

@@ -92,10 +92,10 @@ def test_an_odd_size_is_cut_evenly_and_masked_by_the_access_alone() -> None:
     expect(
         unit,
         """
-        CHECK: grid = array<i64: 3>
-        CHECK: tile.load(%0, %2) {map = affine_map<(d0)[s0] -> ((d0 + (s0 * 3336)))>} : tensor<3336xf32>
+        CHECK: grid = array<i64: 4>
+        CHECK: tile.load(%0, %2) {map = affine_map<(d0)[s0] -> ((d0 + (s0 * 2502)))>} : tensor<2502xf32>
         CHECK-NEXT: tile.map
-        CHECK-NEXT: tile.store({{.*}}) {map = affine_map<(d0)[s0] -> ((d0 + (s0 * 3336)))>}
+        CHECK-NEXT: tile.store({{.*}}) {map = affine_map<(d0)[s0] -> ((d0 + (s0 * 2502)))>}
         CHECK-NEXT: tile.yield()
         """,
     )
