@@ -370,3 +370,40 @@ def test_a_turned_operand_of_repeated_elements_is_stored_alone() -> None:
     x, s = np.arange(64, dtype=np.float32).reshape(2, 16, 2), np.float32(3)
     found = tw.jit(lambda x, s: tw.einsum("dab,xyd->abxy", x, tw.broadcast_to(s, (16, 16, 2))))(x, s)
     np.testing.assert_array_equal(found, np.broadcast_to(x.sum(0)[:, :, None, None] * s, (16, 2, 16, 16)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth", "turned", "swapped"),
+    [
+        (40, 60, 300, (True, True), True),
+        (60, 40, 300, (True, True), True),
+        (60, 40, 300, (True, False), False),
+        (60, 40, 300, (False, True), False),
+        (200, 200, 20, (True, True), False),
+    ],
+)
+def test_two_transposed_operands_are_swapped(
+    rows: int, columns: int, depth: int, turned: tuple[bool, bool], *, swapped: bool
+) -> None:
+    """Not where the result, which is transposed then, is larger than they are."""
+    shapes = [(depth, rows) if turned[0] else (rows, depth), (columns, depth) if turned[1] else (depth, columns)]
+    views = [
+        f"%{name}t = array.transpose(%{name}) {{permutation = array<i64: 1, 0>}} : tensor<{shape[1]}x{shape[0]}xi32>"
+        for name, shape, turn in zip("xy", shapes, turned, strict=True)
+        if turn
+    ]
+    operands = [f"%{name}{'t' * turn}" for name, turn in zip("xy", turned, strict=True)]
+    text = f"""
+    func.func @main(%x: tensor<{shapes[0][0]}x{shapes[0][1]}xi32>, %y: tensor<{shapes[1][0]}x{shapes[1][1]}xi32>)
+        -> tensor<{rows}x{columns}xi32> {{
+      {" ".join(views)}
+      %z = array.contract({", ".join(operands)}) {{left_batch = array<i64>, right_batch = array<i64>,
+        left_contract = array<i64: 1>, right_contract = array<i64: 0>}} : tensor<{rows}x{columns}xi32>
+      func.return %z : tensor<{rows}x{columns}xi32>
+    }}
+    """
+    if swapped:
+        (contraction,) = (op for op in check_meaning(PASS, text).main.walk() if isinstance(op, array.ContractOp))
+        assert array_type(contraction.results[0]).shape == (columns, rows)
+    else:
+        check_unchanged(PASS, text)

@@ -11,8 +11,8 @@ all of the matrix. An outer product, of depth 1, is a multiplication, and one of
 fuse with their users. Rows are the innermost free dim of the left operand: one of size 1 goes, so that the next one has
 the rows of a block, and the elementwise operations after it, which may become its epilogue, have no such dim either.
 Few rows become one dim with those outside where they are neighbours in memory: the right operand is read once for all
-of them. Operands that are rounded before they are multiplied stay. After attention has been found, before long
-reductions are split.
+of them. Where both operands are transposed, the transpose of the result is a contraction of neither. Operands that are
+rounded before they are multiplied stay. After attention has been found, before long reductions are split.
 
 Before:
     func.func @main(%x: tensor<96x64xf32>, %y: tensor<64x2xf32>) -> tensor<96x2xf32> {
@@ -118,6 +118,10 @@ class ArrayNarrowContractionsPass(msgspec.Struct, frozen=True):
             reason = f"the right one, contiguous along the depth, is not packed for {rows} rows"
             unit.remarks.append(Remark(self.name, subject, "operands swapped", reason))
             _replace(op, _swapped(op))
+        elif rows * columns <= depth * (rows + columns) and _are_transposed(left, right):
+            reason = "both operands are transposed, neither is then; the result is smaller"
+            unit.remarks.append(Remark(self.name, subject, "operands swapped", reason))
+            _replace(op, _swapped(op))
 
 
 def _reduces_vectors(side: Side, size: int, depth: int) -> bool:
@@ -160,6 +164,16 @@ def _packs_less(op: array.ContractOp, rows: int, columns: int, machine: Machine)
     unused = -rows % width
     fills = unused <= MOST_UNUSED or (rows < width and unused < PACKED_ROWS)
     return rows_along_depth(depth, dtype, machine) < rows <= MOST_SWAPPED and fills
+
+
+def _are_transposed(left: Side, right: Side) -> bool:
+    """Whether the depth is innermost in memory in the right operand and not in the left one, where kernels read it the
+    other way round."""
+    if left.batch or len(left.contracted) != 1 or len(left.free) != 1 or len(right.free) != 1:
+        return False
+    return (
+        _is_along_depth(right) and not _is_along_depth(left) and not _is_made(left.value) and not _is_made(right.value)
+    )
 
 
 def _is_made(value: SSAValue) -> bool:
