@@ -143,6 +143,22 @@ def test_gathered_elements_that_are_reduced_and_read_again_stay(axis: int, count
     assert len(stored(applied(PASS, text))) == count
 
 
+def test_transposes_one_after_the_other_are_stored_once() -> None:
+    """What is computed of a transposed array is transposed again before its rows are reduced and read."""
+    text = """
+    func.func @main(%x: tensor<90x70x80xf32>, %y: tensor<70x90x80xf32>) -> tensor<80x90x70xf32> {
+      %t = array.transpose(%x) {permutation = array<i64: 1, 0, 2>} : tensor<70x90x80xf32>
+      %a = array.map(%t, %y) {fn = "multiply"} : tensor<70x90x80xf32>
+      %u = array.transpose(%a) {permutation = array<i64: 2, 1, 0>} : tensor<80x90x70xf32>
+      %m = array.reduce(%u) {fn = "maximum", axes = array<i64: 2>} : tensor<80x90xf32>
+      %b = array.broadcast(%m) {axes = array<i64: 0, 1>} : tensor<80x90x70xf32>
+      %z = array.map(%u, %b) {fn = "subtract"} : tensor<80x90x70xf32>
+      func.return %z : tensor<80x90x70xf32>
+    }
+    """
+    assert stored(check_meaning(PASS, text)) == [(80, 90, 70)]
+
+
 def test_what_is_reduced_along_neither_rows_is_stored() -> None:
     """Of rows in memory before and after the transpose: a tile of both would not fit beside what is reduced."""
     for order, axis in (((0, 2, 1), 0), ((2, 0, 1), 1)):

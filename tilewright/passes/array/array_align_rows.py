@@ -478,6 +478,8 @@ def _align_reductions(unit: Unit, block: Block) -> None:
     read = _transposes_across([*again, *(operand for op in sinks for operand in op.operands)])
     for key in [key for key in reduced if key in read]:
         turns = [op for op in block.ops if isinstance(op, array.TransposeOp) and _key(op) == key]
+        if not turns:
+            continue  # stored with another one that is computed of it
         first, others = turns[0], turns[1:]
         for other in others:
             other.results[0].replace_all_uses_with(first.results[0])

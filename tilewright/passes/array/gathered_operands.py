@@ -325,8 +325,8 @@ def _with_positions(gather: array.GatherOp, others: Sequence[int], shape: Sequen
 
 
 def _in_order(gather: array.GatherOp, taken: SSAValue, others: Sequence[int], shape: Sequence[int]) -> SSAValue:
-    """Put axes in the order that the array has which is gathered from: of a gathered array whose dims of `others` follow
-    on those of the indices."""
+    """Put axes in the order of the array that is gathered from; dims of `others` follow on those of the indices before
+    that."""
     left = [axis for axis in range(len(shape)) if axis not in gather.axes]
     now = [*others, *(axis for axis in left if axis not in others)]
     own = array_type(gather.operands[1]).shape
