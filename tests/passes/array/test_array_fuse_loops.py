@@ -328,6 +328,15 @@ def test_what_is_computed_of_gathered_elements_is_stored_transposed() -> None:
     assert counts == {"gathered": 1, "stored": 2, "small": 1}
 
 
+@pytest.mark.parametrize(("rows", "columns", "count"), [(2, 100, 1), (4, 64, 1), (5, 100, 2), (4, 63, 2)])
+def test_few_long_rows_are_stored_side_by_side(rows: int, columns: int, count: int) -> None:
+    def program(p: Program) -> list[Value]:
+        summed = p.map("add", p.array(7, rows, columns), p.broadcast(p.array(columns), (7, rows, columns), (2,)))
+        return [permuted(p, summed, 0, 2, 1)]
+
+    assert len(groups(program)) == count
+
+
 def test_what_several_of_a_group_read_is_computed_with_them() -> None:
     """Gathered elements, which neither a sum nor a quotient alone would take, as the other reads them, too."""
 

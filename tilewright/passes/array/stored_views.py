@@ -9,9 +9,13 @@ from xdsl.ir import Block, Operation
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dialects.rewriting import in_block
+from tilewright.layout.relayout_planner import SHUFFLED_STRIDES
 from tilewright.passes.array.fusion import ELEMENTWISE, inline_closure, is_unit_reshape, needs_memory, users
 from tilewright.passes.base import Remark, Unit, where
 from tilewright.passes.kernels.lower_loop_group import is_short_transpose
+
+# Elements of rows that are stored side by side, at least: rests of shorter ones would be most of the vectors.
+_LONG_ROW = 64
 
 
 def stored_view(unit: Unit, ops_: set[Operation], members: set[Operation], block: Block) -> set[Operation]:
@@ -30,6 +34,8 @@ def stored_view(unit: Unit, ops_: set[Operation], members: set[Operation], block
     stored = _is_stored(transpose)
     if stored and is_short_transpose(transpose) and all(isinstance(op, ELEMENTWISE) for op in ops_):
         why = "lanes are shuffled as they are loaded"
+    elif stored and _stores_side_by_side(transpose) and all(isinstance(op, ELEMENTWISE) for op in ops_):
+        why = "lanes are shuffled as they are stored"
     elif stored and _computes_of_gathered(ops_, transpose, block):
         why = "elements are gathered in any order"
     elif stored and _keeps_rows(transpose) and any(isinstance(op, array.GatherOp) for op in ops_):
@@ -45,6 +51,13 @@ def stored_view(unit: Unit, ops_: set[Operation], members: set[Operation], block
 def _is_stored(view: array.ArrayOp) -> bool:
     """Whether all that reads a view reads it from memory."""
     return all(needs_memory(u) or is_unit_reshape(u) or gathers_rows(u) for u in users(view.results[0]))
+
+
+def _stores_side_by_side(transpose: array.TransposeOp) -> bool:
+    """Whether elements of a few long rows become neighbours: of vectors along these, lanes in turn."""
+    shape, last = array_type(transpose.results[0]).shape, len(transpose.permutation) - 1
+    is_inside = last > 0 and transpose.permutation[-2] == last
+    return is_inside and shape[-1] in SHUFFLED_STRIDES and shape[-2] >= _LONG_ROW
 
 
 def _keeps_rows(transpose: array.TransposeOp) -> bool:
