@@ -11,8 +11,8 @@ all of the matrix. An outer product, of depth 1, is a multiplication, and one of
 fuse with their users. Rows are the innermost free dim of the left operand: one of size 1 goes, so that the next one has
 the rows of a block, and the elementwise operations after it, which may become its epilogue, have no such dim either.
 Few rows become one dim with those outside where they are neighbours in memory: the right operand is read once for all
-of them. Where both operands are transposed, the transpose of the result is a contraction of neither. Operands that are
-rounded before they are multiplied stay. After attention has been found, before long reductions are split.
+of them. Of two transposed operands neither is if they are swapped. Operands that are rounded before they are multiplied
+stay. After attention has been found, before long reductions are split.
 
 Before:
     func.func @main(%x: tensor<96x64xf32>, %y: tensor<64x2xf32>) -> tensor<96x2xf32> {
@@ -167,8 +167,8 @@ def _packs_less(op: array.ContractOp, rows: int, columns: int, machine: Machine)
 
 
 def _are_transposed(left: Side, right: Side) -> bool:
-    """Whether the depth is innermost in memory in the right operand and not in the left one, where kernels read it the
-    other way round."""
+    """Whether the depth is innermost in memory in the right operand and not in the left one, while kernels read rows of
+    both."""
     if left.batch or len(left.contracted) != 1 or len(left.free) != 1 or len(right.free) != 1:
         return False
     return (
