@@ -324,8 +324,8 @@ def _places(op: array.PadOp, gather: array.GatherOp) -> tuple[list[SSAValue], SS
         if sizes[axis] == padded[axis]:
             indices.append(index)
             continue
-        inside = clamped(gather, wide(gather, index, padded[axis]), padded[axis])
-        place = combined(gather, "subtract", inside, number(gather, op.low[axis], inside))
+        valid = clamped(gather, wide(gather, index, padded[axis]), padded[axis])
+        place = combined(gather, "subtract", valid, number(gather, op.low[axis], valid))
         indices.append(place)
         for fn, bound in (("greater_equal", 0), ("less", sizes[axis])):
             found = compared(gather, fn, place, number(gather, bound, place))
