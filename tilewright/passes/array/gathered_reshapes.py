@@ -70,12 +70,12 @@ def _with_positions(gather: array.GatherOp, others: Sequence[int], shape: Sequen
     if not others:
         return given
     own = array_type(gather.operands[1]).shape
-    wide = (*own, *(shape[axis] for axis in others))
+    joined = (*own, *(shape[axis] for axis in others))
     for axis, index in given.items():
-        made = array.BroadcastOp(arguments=[index], axes=tuple(range(len(own))), outputs=[typed(wide, index)])
+        made = array.BroadcastOp(arguments=[index], axes=tuple(range(len(own))), outputs=[typed(joined, index)])
         given[axis] = add(gather, made)
     for n, axis in enumerate(others):
-        counts = array.IotaOp(arguments=[], axis=len(own) + n, outputs=[tensor(ArrayType(wide, dtypes.i64))])
+        counts = array.IotaOp(arguments=[], axis=len(own) + n, outputs=[tensor(ArrayType(joined, dtypes.i64))])
         given[axis] = add(gather, counts)
     return given
 
