@@ -65,6 +65,8 @@ MOST_ARRAYS = 24
 _SMALLER = 16
 # Operations that are computed again for another group.
 _MOST_COPIED = 4
+# Why a group does not store what others read, which is no reason once these are in the group.
+_OTHER_SHAPES = "results of different shapes"
 
 # Operations that read their operands at coordinates of their own: what feeds them is stored first.
 _MAPPED = (
@@ -122,8 +124,7 @@ def _fuse_block(unit: Unit, block: Block) -> None:
         refused: dict[Operation, str] = {}
         for producer in _producers(op):
             _fuse_producer(unit, order, op, producer, refused, group_of, members_of)
-        # What several of a group read, and is stored in no order that it has, was refused before they were together.
-        for producer in list(refused) if refused and group_of[op].ops != {op} else ():
+        for producer in [each for each, why in refused.items() if why == _OTHER_SHAPES and group_of[op].ops != {op}]:
             _fuse_producer(unit, order, op, producer, refused, group_of, members_of)
         for producer, reason in refused.items():
             unit.remarks.append(Remark("array-fuse-loops", _subject(producer, op), "not fused", reason))
@@ -423,7 +424,7 @@ def _space(ops_: Iterable[Operation], roots: Iterable[Operation]) -> tuple[_Spac
         return _Space(()), "one reduces in parts, the other as a whole"
     if not spaces:
         shapes = {array_type(op.results[0]).shape for op in roots}
-        return (_Space(shapes.pop()), None) if len(shapes) == 1 else (_Space(()), "results of different shapes")
+        return (_Space(shapes.pop()), None) if len(shapes) == 1 else (_Space(()), _OTHER_SHAPES)
     ((shape, reduced, part, axis),) = spaces
     if 0 in shape:
         return _Space(()), "empty reductions stay alone"
@@ -470,7 +471,7 @@ def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space, p
     for root in roots:
         at = _root_coordinates(array_type(root.results[0]).shape, space)
         if at is None:
-            return "results of different shapes"
+            return _OTHER_SHAPES
         reach(root.results[0], at)
         if problems:
             return problems[0]
