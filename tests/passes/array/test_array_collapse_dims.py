@@ -245,6 +245,10 @@ def test_random_moves_of_data_mean_the_same(seed: int) -> None:
     check_random(program, rng, 0.0)
 
 
+def half(p: Program, *shape: int) -> Value:
+    return p.array(*shape, dtype=dtypes.f16)
+
+
 def rows_of_contractions(make: Make) -> list[tuple[int, ...]]:
     unit = run_through(make, ArrayCollapseDimsPass)
     return [array_type(op.operands[0]).shape for op in unit.main.walk() if isinstance(op, array.ContractOp)]
@@ -254,39 +258,39 @@ def weighted(*shape: int, columns: int = 40) -> Make:
     """Rows times weights, a bias and an array of the result's shape added."""
 
     def program(p: Program) -> list[Value]:
-        y = p.dot(p.array(*shape), p.array(shape[-1], columns), 0, len(shape) - 1, 0)
-        y = p.map("add", y, p.broadcast(p.array(columns), y.shape, (len(shape) - 1,)))
-        return [p.map("add", y, p.map("exp", p.array(*y.shape)))]
+        y = p.dot(half(p, *shape), half(p, shape[-1], columns), 0, len(shape) - 1, 0)
+        y = p.map("add", y, p.broadcast(half(p, columns), y.shape, (len(shape) - 1,)))
+        return [p.map("add", y, p.map("exp", half(p, *y.shape)))]
 
     return program
 
 
 def weighted_heads(p: Program) -> list[Value]:
     """The result is stored with its rows between its columns."""
-    y = p.add("reshape", [p.dot(p.array(6, 20, 24), p.array(24, 40), 0, 2, 0)], shape=(6, 20, 4, 10))[0]
+    y = p.add("reshape", [p.dot(half(p, 6, 20, 24), half(p, 24, 40), 0, 2, 0)], shape=(6, 20, 4, 10))[0]
     return [p.add("transpose", [y], permutation=(0, 2, 1, 3))[0]]
 
 
 def weighted_rows(p: Program) -> list[Value]:
     """What is added has one element for each of the outer rows, or for each of the inner ones."""
-    y = p.dot(p.array(6, 20, 24), p.array(24, 40), 0, 2, 0)
-    y = p.map("multiply", y, p.broadcast(p.array(6), y.shape, (0,)))
-    return [p.map("add", y, p.broadcast(p.array(20, 40), y.shape, (1, 2)))]
+    y = p.dot(half(p, 6, 20, 24), half(p, 24, 40), 0, 2, 0)
+    y = p.map("multiply", y, p.broadcast(half(p, 6), y.shape, (0,)))
+    return [p.map("add", y, p.broadcast(half(p, 20, 40), y.shape, (1, 2)))]
 
 
 def batch_of_weights(p: Program) -> list[Value]:
-    return [p.map("exp", p.dot(p.array(3, 5, 20, 24), p.array(3, 24, 40), 1, 3, 1))]
+    return [p.map("exp", p.dot(half(p, 3, 5, 20, 24), half(p, 3, 24, 40), 1, 3, 1))]
 
 
 def square(p: Program) -> list[Value]:
     """Operand and result have one shape."""
-    return [p.map("exp", p.dot(p.array(6, 20, 24), p.array(24, 24), 0, 2, 0))]
+    return [p.map("exp", p.dot(half(p, 6, 20, 24), half(p, 24, 24), 0, 2, 0))]
 
 
 def two_terms(p: Program) -> list[Value]:
     """Both contracted dims are terms, and dims of one element are none."""
-    x, w = p.array(6, 1, 20, 8, 3), p.array(8, 3, 40)
-    contract = {"left_batch": (), "right_batch": (), "left_contract": (3, 4), "right_contract": (0, 1), "dtype": "f32"}
+    x, w = half(p, 6, 1, 20, 8, 3), half(p, 8, 3, 40)
+    contract = {"left_batch": (), "right_batch": (), "left_contract": (3, 4), "right_contract": (0, 1), "dtype": "f16"}
     return list(p.add("contract", [x, w], **contract))
 
 
@@ -296,6 +300,7 @@ ROWS = [
     (weighted(1, 80, 24), [(1, 80, 24)]),
     (weighted(3, 300, 24), [(3, 300, 24)]),
     (weighted_rows, [(6, 20, 24)]),
+    (lambda p: [p.dot(p.array(6, 20, 24), p.array(24, 40), 0, 2, 0)], [(6, 20, 24)]),
     (batch_of_weights, [(3, 100, 24)]),
     (square, [(120, 24)]),
     (two_terms, [(120, 8, 3)]),
@@ -307,9 +312,11 @@ def test_rows_of_contractions_become_one_dim(make: Make, expected: list[tuple[in
     assert rows_of_contractions(make) == expected
 
 
-@pytest.mark.parametrize("make", [*(make for make, _ in ROWS), weighted_heads])
+@pytest.mark.parametrize(
+    "make", [*(make for make, expected in ROWS if len(expected[0]) < 3), weighted_heads, batch_of_weights]
+)
 def test_contractions_of_merged_rows_give_the_same(make: Make) -> None:
     (before, shapes), (found, collapsed) = after(make, ArrayFuseLoopsPass), after(make, ArrayCollapseDimsPass)
     assert shapes == collapsed
     for x, y in zip(found, before, strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(x, y, rtol=1e-2, atol=1e-2)

@@ -1,5 +1,5 @@
 """Merge adjacent dimensions with equal accesses in a loop group, and drop those of size 1; in the group of a
-contraction, the row dimensions where the innermost one has few.
+contraction of narrow types, the row dimensions where the innermost one has few.
 
 A kernel then has as few loops, and as long rows, as its operations allow: what is elementwise runs over one dimension,
 and a reduction's dimensions are kept and reduced in turn. Tiles of a matmul have as many rows as is good for them, as
@@ -78,6 +78,9 @@ class ArrayCollapseDimsPass(msgspec.Struct, frozen=True):
 LONG_ROW = 64
 # From so many rows on, tiles of a contraction fill those of each outer index but for a few.
 MANY_ROWS = 256
+# Of wider elements, which matrix instructions do not multiply, tiles of few rows take less time: five texts of 16 tokens
+# by weights of f32 0.6 of that of 80 rows.
+NARROW_BYTES = 2
 
 # Dimensions of a value that belong together, outermost first, without those of size 1.
 _Runs = list[list[int]]
@@ -183,6 +186,8 @@ def _has_short_rows(group: array.FusedOp) -> bool:
     for op in group.body.block.ops:
         if isinstance(op, array.ContractOp):
             left, right = sides_of(op)
+            if array_type(left.value).dtype.itemsize > NARROW_BYTES:
+                return False
             rows, columns, terms = (
                 [n for n in (array_type(side.value).shape[d] for d in dims) if n != 1]
                 for side, dims in ((left, left.free), (right, right.free), (left, left.contracted))
