@@ -78,8 +78,8 @@ class ArrayCollapseDimsPass(msgspec.Struct, frozen=True):
 LONG_ROW = 64
 # From so many rows on, tiles of a contraction fill those of each outer index but for a few.
 MANY_ROWS = 256
-# Of wider elements, which matrix instructions do not multiply, tiles of few rows take less time: five texts of 16 tokens
-# by weights of f32 0.6 of that of 80 rows.
+# Of wider elements, which matrix instructions do not multiply, tiles of few rows take less time: five texts of 16
+# tokens by weights of f32 0.6 of that of 80 rows.
 NARROW_BYTES = 2
 
 # Dimensions of a value that belong together, outermost first, without those of size 1.
