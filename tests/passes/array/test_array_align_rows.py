@@ -144,7 +144,7 @@ def test_gathered_elements_that_are_reduced_and_read_again_stay(axis: int, count
 
 
 def test_transposes_one_after_the_other_are_stored_once() -> None:
-    """What is computed of a transposed array is transposed again before its rows are reduced and read."""
+    """An elementwise result of a transposed array is transposed again before its rows are reduced and read."""
     text = """
     func.func @main(%x: tensor<90x70x80xf32>, %y: tensor<70x90x80xf32>) -> tensor<80x90x70xf32> {
       %t = array.transpose(%x) {permutation = array<i64: 1, 0, 2>} : tensor<70x90x80xf32>

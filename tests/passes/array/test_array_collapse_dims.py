@@ -272,7 +272,7 @@ def weighted_heads(p: Program) -> list[Value]:
 
 
 def weighted_rows(p: Program) -> list[Value]:
-    """What is added has one element for each of the outer rows, or for each of the inner ones."""
+    """Epilogue operands have one element for each outer row, or one row for each inner one."""
     y = p.dot(half(p, 6, 20, 24), half(p, 24, 40), 0, 2, 0)
     y = p.map("multiply", y, p.broadcast(half(p, 6), y.shape, (0,)))
     return [p.map("add", y, p.broadcast(half(p, 20, 40), y.shape, (1, 2)))]

@@ -123,9 +123,9 @@ def _fuse_block(unit: Unit, block: Block) -> None:
         group_of[op], members_of[op] = group, group.ops
         refused: dict[Operation, str] = {}
         for producer in _producers(op):
-            _fuse_producer(unit, order, op, producer, refused, group_of, members_of)
+            _fuse_producer(unit, planner, order, op, producer, refused, group_of, members_of)
         for producer in [each for each, why in refused.items() if why == _OTHER_SHAPES and group_of[op].ops != {op}]:
-            _fuse_producer(unit, order, op, producer, refused, group_of, members_of)
+            _fuse_producer(unit, planner, order, op, producer, refused, group_of, members_of)
         for producer, reason in refused.items():
             unit.remarks.append(Remark("array-fuse-loops", _subject(producer, op), "not fused", reason))
     if planner.most_windows is None:
@@ -142,6 +142,7 @@ def _fuse_block(unit: Unit, block: Block) -> None:
 
 def _fuse_producer(
     unit: Unit,
+    planner: KernelPlanner,
     order: BlockOrder,
     op: Operation,
     producer: Operation,
@@ -153,7 +154,6 @@ def _fuse_producer(
     other, own = group_of.get(producer), group_of[op]
     if other is None or other is own:
         return
-    planner = planner_for(unit.machine, unit.threads)
     continues = own.ops == {op} and _continues(order, op, own.inline, other, planner)
     reason = None if continues else _refusal(order, own, other, members_of, planner)
     joined = [own]
