@@ -77,7 +77,8 @@ class MatrixAtom(msgspec.Struct, frozen=True):
     With `parts` more than 1 it stands for several instructions: each operand is multiplied by two to the power `scale`
     and taken apart into a sum of so many numbers of the type `part`, rounded to nearest one after the other, and the
     MMAs of two parts whose indices have a sum below `parts` are added. The result is not finite if a part is out of
-    range. Only matmuls that request it are computed so."""
+    range. Only matmuls that request it are computed so, or whose predicted time is below the share `sure` of the usual
+    one."""
 
     name: str
     left: str
@@ -90,6 +91,7 @@ class MatrixAtom(msgspec.Struct, frozen=True):
     parts: int = 1
     part: str = ""
     scale: int = 0
+    sure: float = 1.0
 
     @property
     def flops_per_cycle(self) -> float:

@@ -215,11 +215,13 @@ def test_lines_at_a_pitch_are_those_of_a_cache_that_is_read_so(kib: int, ways: i
 
 
 @pytest.mark.parametrize("size", [768, 1024, 4096])
-def test_large_products_are_multiplied_in_parts_and_small_or_thin_ones_are_not(size: int) -> None:
+def test_large_products_are_multiplied_in_parts_where_the_machine_is_sure_and_small_or_thin_ones_are_not(size: int) -> None:
     machine = load("x86-64-amx")
-    atom = machine.split_atom(dtypes.f32, dtypes.f32, dtypes.f32)
-    assert atom is not None
+    as_it_is = machine.split_atom(dtypes.f32, dtypes.f32, dtypes.f32)
+    assert as_it_is is not None
+    atom = replace(as_it_is, sure=0.76)
     for threads in THREADS:
+        assert split_tile(of_shape(size, size, size), as_it_is, machine, threads) is None
         tile = split_tile(of_shape(size, size, size), atom, machine, threads)
         assert tile is not None
         assert tile.depth % atom.depth == 0
@@ -234,5 +236,6 @@ def test_whether_in_parts_and_how_deep_does_not_depend_on_threads(product: Produ
     machine = load("x86-64-amx")
     atom = machine.split_atom(dtypes.f32, dtypes.f32, dtypes.f32)
     assert atom is not None
+    atom = replace(atom, sure=0.76)
     tiles = [split_tile(product, atom, machine, threads) for threads in THREADS]
     assert len({None if tile is None else tile.depth for tile in tiles}) == 1

@@ -6,6 +6,7 @@ import math
 
 import msgspec
 from xdsl.ir import Block, Operation
+from xdsl.ir.affine import AffineDimExpr
 
 from tilewright import dtypes, ops
 from tilewright.cost.program import Cost
@@ -88,7 +89,7 @@ def _tile_work(op: Operation, machine: Machine) -> Work:
         value, ref = (op.result, op.source) if isinstance(op, tile.LoadOp) else (op.value, op.destination)
         type = array_type(value)
         vectors = type.size / machine.lanes(type.dtype)
-        moved = 0.0 if tile.ref_type(ref).space.data else float(type.nbytes)
+        moved = 0.0 if tile.ref_type(ref).space.data else type.size * _element_bytes(op, machine)
         return Work(vectors * machine.cycles["move"] / machine.clock_hertz, moved, 0.0)
     if isinstance(op, tile.MapOp | tile.ReduceOp):
         type = array_type(op.operands[-1])
@@ -98,6 +99,16 @@ def _tile_work(op: Operation, machine: Machine) -> Work:
         type = array_type(op.operands[0])
         return Work(_ordered_cycles(op, type, machine) / machine.clock_hertz, 0.0, float(type.size))
     return Work()
+
+
+def _element_bytes(op: tile.LoadOp | tile.StoreOp, machine: Machine) -> float:
+    """Bytes that move for each element: a line of memory where neighbours are as far apart or are gathered."""
+    array = tile.ref_type(op.source if isinstance(op, tile.LoadOp) else op.destination)
+    item, line = array.dtype.itemsize, machine.memory("l2").line_bytes
+    if not array.shape or array.shape[-1] * item < line:
+        return item
+    along_rows = any(isinstance(part, AffineDimExpr) for part in op.map.results[-1].dfs())
+    return item if along_rows or array_type(op.result if isinstance(op, tile.LoadOp) else op.value).size == 1 else line
 
 
 def function_seconds(fn: str, type: ArrayType, machine: Machine) -> float:

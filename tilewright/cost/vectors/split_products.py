@@ -39,12 +39,8 @@ ADDED = 11.3
 RIGHT_AFAR, OWN_AFAR, FIRST_AFAR, LEFT_AFAR = 0.75, 2.6, 1.0, 0.8
 # Where two threads write the same row.
 EDGE_S = 28e-9
-# Of the predicted time of the usual product: one in parts needs memory for them, and predictions are no better. Virtual
-# cores share the unit of the instruction with others, for seconds at a time. Measured on two of them, three times, the
-# time in parts by that as a whole: 64 to 256 cubed 0.7 to 1.8, 512 cubed 0.66 to 1.3, 128 rows of a transformer's
-# layers 0.8 to 1.35, of which 0.7 to 0.8 was predicted; 768 to 2048 cubed 0.66 to 1.2, in the middle 0.85, one thread
-# 0.6 to 0.9.
-SURE, LEAST_WORK = 0.76, 2**28
+# Fewer multiplications, of 64 to 512 cubed, took 0.7 to 1.8 of the usual time where 0.7 was predicted.
+LEAST_WORK = 2**28
 
 ROW_TARGETS = (512, 256, 128, 64, 32)
 COLUMN_TARGETS = (2048, 1024, 512, 256, 128, 64)
@@ -59,7 +55,7 @@ def split_tile(product: Product, atom: MatrixAtom, machine: Machine, threads: in
     if product.rows * product.columns * product.depth * product.batches < LEAST_WORK:
         return None
     quickness = [_quickness(product, atom, machine, each) for each in (1, 2)]
-    return _best_tile(product, atom, machine, threads) if math.prod(quickness) < SURE**2 else None
+    return _best_tile(product, atom, machine, threads) if math.prod(quickness) < atom.sure**2 else None
 
 
 @cache

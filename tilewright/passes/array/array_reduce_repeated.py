@@ -97,7 +97,7 @@ def _before_views(op: array.ReduceOp) -> tuple[SSAValue, tuple[int, ...], list[i
             kept = [owner.permutation[axis] for axis in kept]
         elif isinstance(owner, array.ReshapeOp) and kept == sorted(kept):
             sizes = array_type(owner.operands[0]).shape
-            merged = _merged_axes(sizes, array_type(value).shape, axes)
+            merged = merged_axes(sizes, array_type(value).shape, axes)
             if merged is None:
                 return value, axes, kept
             axes, kept = merged, [axis for axis in range(len(sizes)) if axis not in merged]
@@ -106,7 +106,7 @@ def _before_views(op: array.ReduceOp) -> tuple[SSAValue, tuple[int, ...], list[i
         value = owner.operands[0]
 
 
-def _merged_axes(sizes: Sequence[int], shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...] | None:
+def merged_axes(sizes: Sequence[int], shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...] | None:
     """The dims of `sizes` whose elements `axes` of the reshape to `shape` count; None where a dim is only in part."""
     found: list[int] = []
     for axis in axes:

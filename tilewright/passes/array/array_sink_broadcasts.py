@@ -37,6 +37,7 @@ from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import erase, insert_like
 from tilewright.errors import CompilerBug
 from tilewright.passes.array.array_move_reshapes import viewed_as
+from tilewright.passes.array.array_reduce_repeated import merged_axes
 from tilewright.passes.array.array_simplify import drop_unused
 from tilewright.passes.array.fusion import ELEMENTWISE, is_cheap, is_splat, users
 from tilewright.passes.base import Remark, Unit, blocks_of, where
@@ -126,7 +127,9 @@ def _is_reduced(user: Operation, repeated: _Repeated) -> bool:
     """Whether an operation reduces what is repeated, or a reshape of it, which may merge repeated dims with others."""
     if isinstance(user, array.ReshapeOp):
         return any(isinstance(each, array.ReduceOp) for each in users(user.results[0]))
-    return isinstance(user, array.ReduceOp) and array_type(user.operands[0]).shape == repeated.shape
+    if not isinstance(user, array.ReduceOp):
+        return False
+    return merged_axes(repeated.shape, array_type(user.operands[0]).shape, user.axes) is not None
 
 
 def _compute_once(op: Operation, repeated: _Repeated) -> None:

@@ -1,4 +1,4 @@
-"""Transposes and reversals that the kernel of what they are of stores, in their order."""
+"""Transposes, reversals and broadcasts that the kernel of what they are of stores, in their order."""
 
 from __future__ import annotations
 
@@ -10,47 +10,72 @@ from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dialects.rewriting import in_block
 from tilewright.layout.relayout_planner import SHUFFLED_STRIDES
-from tilewright.passes.array.fusion import ELEMENTWISE, inline_closure, is_unit_reshape, needs_memory, users
+from tilewright.passes.array.fusion import ELEMENTWISE, inline_closure, is_cheap, is_unit_reshape, needs_memory, users
 from tilewright.passes.base import Remark, Unit, where
 from tilewright.passes.kernels.lower_loop_group import is_short_transpose
 
 # Elements of rows that are stored side by side, at least: rests of shorter ones would be most of the vectors.
 _LONG_ROW = 64
+# How many times the elements of an array that is read in passing an array has.
+_SMALLER = 16
+_PLAIN = (array.BroadcastOp, array.ReshapeOp, array.ConstantOp, array.IotaOp)
 
 
 def stored_view(unit: Unit, ops_: set[Operation], members: set[Operation], block: Block) -> set[Operation]:
-    """The transpose or reversal that stores the only result of elementwise operations, where the kernel can store it in
-    that order: what it loads is then a few elements apart, or backwards in memory."""
+    """The transpose, reversal or broadcast that stores the only result of elementwise operations, where the kernel can
+    store it in that order: what it loads is then a few elements apart, backwards in memory, or loaded again."""
     outside = {u for op in ops_ for r in op.results for u in users(r) if in_block(u, block) not in members}
-    transpose = outside.pop() if len(outside) == 1 else None
-    if isinstance(transpose, array.ReverseOp) and transpose.parent_block() is block:
-        plain = all(isinstance(op, ELEMENTWISE) for op in ops_) and _is_stored(transpose)
-        if plain:
-            why = "vectors are loaded backwards"
-            unit.remarks.append(Remark("array-fuse-loops", f"reverse at {where(transpose)}", "fused", why))
-        return {transpose} if plain else set()
-    if not isinstance(transpose, array.TransposeOp) or transpose.parent_block() is not block:
+    view = outside.pop() if len(outside) == 1 else None
+    if not isinstance(view, array.ReverseOp | array.BroadcastOp | array.TransposeOp) or not _is_stored(view, block):
         return set()
-    stored = _is_stored(transpose)
-    if stored and is_short_transpose(transpose) and all(isinstance(op, ELEMENTWISE) for op in ops_):
-        why = "lanes are shuffled as they are loaded"
-    elif stored and _stores_side_by_side(transpose) and all(isinstance(op, ELEMENTWISE) for op in ops_):
-        why = "lanes are shuffled as they are stored"
-    elif stored and _computes_of_gathered(ops_, transpose, block):
-        why = "elements are gathered in any order"
-    elif stored and _keeps_rows(transpose) and any(isinstance(op, array.GatherOp) for op in ops_):
-        if not all(isinstance(op, (*ELEMENTWISE, array.GatherOp)) for op in ops_):
-            return set()
-        why = "rows are gathered in any order"
-    else:
+    is_elementwise = all(isinstance(op, ELEMENTWISE) for op in ops_)
+    why: str | None = None
+    match view:
+        case array.ReverseOp():
+            why = "vectors are loaded backwards" if is_elementwise else None
+        case array.BroadcastOp():
+            is_again = is_elementwise and _is_computed_again(ops_, view, block)
+            why = "what it repeats takes few cycles and reads one array" if is_again else None
+        case array.TransposeOp():
+            why = _why_transposed(ops_, view, block, is_elementwise)
+    if why is None:
         return set()
-    unit.remarks.append(Remark("array-fuse-loops", f"transpose at {where(transpose)}", "fused", why))
-    return {transpose}
+    unit.remarks.append(Remark("array-fuse-loops", f"{view.primitive} at {where(view)}", "fused", why))
+    return {view}
 
 
-def _is_stored(view: array.ArrayOp) -> bool:
-    """Whether all that reads a view reads it from memory."""
-    return all(needs_memory(u) or is_unit_reshape(u) or gathers_rows(u) for u in users(view.results[0]))
+def _why_transposed(
+    ops_: set[Operation], transpose: array.TransposeOp, block: Block, is_elementwise: bool
+) -> str | None:
+    """Why operations store their result transposed; None where they do not."""
+    if is_short_transpose(transpose) and is_elementwise:
+        return "lanes are shuffled as they are loaded"
+    if _stores_side_by_side(transpose) and is_elementwise:
+        return "lanes are shuffled as they are stored"
+    if _computes_of_gathered(ops_, transpose, block):
+        return "elements are gathered in any order"
+    if not _keeps_rows(transpose) or not all(isinstance(op, (*ELEMENTWISE, array.GatherOp)) for op in ops_):
+        return None
+    return None if is_elementwise else "rows are gathered in any order"
+
+
+def _is_computed_again(ops_: set[Operation], broadcast: array.BroadcastOp, block: Block) -> bool:
+    """Whether a loop over what a broadcast gives computes its operand for each repeat in no more time than it would
+    load it: operations of few cycles, which read one array of its size."""
+    inline = inline_closure([operand for op in ops_ for operand in op.operands], block)
+    if not all(is_cheap(op) for op in ops_) or not all(isinstance(each, _PLAIN) for each in inline):
+        return False
+    size = array_type(broadcast.operands[0]).size
+    read = {operand for op in (*ops_, *inline) for operand in op.operands if operand.owner not in {*ops_, *inline}}
+    return sum(array_type(each).size * _SMALLER > size for each in read) <= 1
+
+
+def _is_stored(view: array.ArrayOp, block: Block) -> bool:
+    """Whether a view is in the block, and all that reads it reads it from memory."""
+    readers = users(view.results[0])
+    return view.parent_block() is block and all(
+        needs_memory(each) or is_unit_reshape(each) or gathers_rows(each) for each in readers
+    )
 
 
 def _stores_side_by_side(transpose: array.TransposeOp) -> bool:

@@ -3,6 +3,7 @@ tail, every value computed at the outermost loop that it varies along."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -129,8 +130,8 @@ class NestEmitter:
             self._body()
             return
         dim = plan.order[level]
-        if dim == plan.interleaved_dim and self.position.mask is None and self._stores_inside():
-            self._interleave(dim)
+        if dim in plan.interleaved_dims[:1] and self.position.mask is None and self._stores_inside():
+            self._interleave()
         elif self.sets.cuts_along(dim, self.position.parts):
             self._parts(level, dim, self.sets.cuts[dim])
         elif dim == plan.vector_dim:
@@ -166,15 +167,16 @@ class NestEmitter:
         stores = [root for root in self.plan.roots if isinstance(root, tile.StoreOp)]
         return all(self.memory.is_inside(store, root_indices(self.plan, store)) for store in stores)
 
-    def _interleave(self, dim: int) -> None:
-        """Compute a vector for each position of the innermost loop, and store the lanes of all side by side."""
+    def _interleave(self) -> None:
+        """Compute a vector for each position of the innermost loops, and store the lanes of all side by side."""
         stores = [root for root in self.plan.roots if isinstance(root, tile.StoreOp)]
+        dims = self.plan.interleaved_dims
         rows: list[list[Value]] = []
-        for n in range(self.plan.space[dim]):
+        for at in itertools.product(*(range(self.plan.space[dim]) for dim in dims)):
             with self._scope():
-                self.position.index[dim] = i64(n)
+                self.position.index.update((dim, i64(n)) for dim, n in zip(dims, at, strict=True))
                 rows.append([self.value(store.value, root_indices(self.plan, store)) for store in stores])
-        self.position.index[dim] = i64(0)
+        self.position.index.update((dim, i64(0)) for dim in dims)
         for store, values in zip(stores, zip(*rows, strict=True), strict=True):
             self.memory.store_interleaved(store, root_indices(self.plan, store), values)
 

@@ -39,7 +39,7 @@ GATHERED_LOAD, GATHERED_STORE, CONTIGUOUS, INTERLEAVED = -3, -6, 2, 1
 class NestPlan(msgspec.Struct, eq=False):
     """`order` lists nest dimensions outermost first; `reduced` ones come after all others, but for the vector dimension
     of a nest that goes `row_by_row`: whole rows are added to totals in memory. Results along the short
-    `interleaved_dim`, which is innermost, are stored as whole vectors, as neighbours along the vector dimension are
+    `interleaved_dims`, which are innermost, are stored as whole vectors, as neighbours along the vector dimension are
     that many elements apart. The `turned` loads run along
     `turned_dim`, which is next to the vector dimension: they are loaded in square blocks and transposed. A nest that
     `adds_blocks` adds up `ROWS` rows of the innermost reduced dimension before it adds them to a total."""
@@ -56,7 +56,7 @@ class NestPlan(msgspec.Struct, eq=False):
     turned: tuple[Item, ...] = ()
     adds_blocks: bool = False
     row_by_row: bool = False
-    interleaved_dim: int | None = None
+    interleaved_dims: tuple[int, ...] = ()
     operands: dict[tuple[Operation, Indices], list[Item]] = msgspec.field(default_factory=dict)
     accesses: dict[tuple[Operation, Indices], Access] = msgspec.field(default_factory=dict)
 
@@ -143,7 +143,7 @@ def plan_nest(nest: scheduled.NestOp, machine: Machine, bound: Bound) -> NestPla
     else:
         extent = space[plan.vector_dim]
         plan.lanes = min(plan.lanes, 1 << max(1, (extent - 1).bit_length()))
-    plan.interleaved_dim = _interleaved_dim(plan, accesses)
+    plan.interleaved_dims = () if plan.vector_dim is None else _interleaving(plan, plan.vector_dim, accesses)
     _turn_loads(plan)
     plan.adds_blocks = _adds_blocks(plan)
     plan.row_by_row = _goes_row_by_row(plan)
@@ -301,26 +301,29 @@ def _is_interleaved(plan: NestPlan, found: Access, dim: int, stores: Sequence[Ac
     stride = found.stride_along(dim, _lanes_vary(plan, found, dim))
     if not has_strided_access(stride):
         return False
-    return found not in stores or _interleaving(plan, dim, stores) is not None
+    return found not in stores or bool(_interleaving(plan, dim, stores))
 
 
-def _interleaving(plan: NestPlan, vector: int, stores: Sequence[Access]) -> int | None:
-    """The short dim along which all stores are contiguous, if they are as far apart along vectors as it is long."""
-    if plan.reduced or len(stores) != len(plan.roots):
-        return None
-    for dim, extent in enumerate(plan.space):
-        apart = all(
-            found.stride_along(dim, _lanes_vary(plan, found, dim)) == 1
-            and found.stride_along(vector, _lanes_vary(plan, found, vector)) == extent
-            for found in stores
-        )
-        if dim != vector and has_strided_access(extent) and apart:
-            return dim
-    return None
+def _interleaving(plan: NestPlan, vector: int, stores: Sequence[Access]) -> tuple[int, ...]:
+    """The short dims whose results all stores put side by side, if neighbours along vectors are as far apart as they
+    are many."""
+    if plan.reduced or not stores or len(stores) != len(plan.roots):
+        return ()
+    rest = [dim for dim, extent in enumerate(plan.space) if dim != vector and extent != 1]
+    dims: list[int] = []
+    apart = 1
+    while not dims or not _is_apart(plan, stores, vector, apart):
+        found = next((dim for dim in rest if _is_apart(plan, stores, dim, apart)), None)
+        if found is None or not has_strided_access(apart * plan.space[found]):
+            return ()
+        rest.remove(found)
+        dims.insert(0, found)
+        apart *= plan.space[found]
+    return tuple(dims)
 
 
-def _interleaved_dim(plan: NestPlan, stores: Sequence[Access]) -> int | None:
-    return None if plan.vector_dim is None else _interleaving(plan, plan.vector_dim, stores)
+def _is_apart(plan: NestPlan, stores: Sequence[Access], dim: int, apart: int) -> bool:
+    return all(found.stride_along(dim, _lanes_vary(plan, found, dim)) == apart for found in stores)
 
 
 def _lanes_vary(plan: NestPlan, found: Access, dim: int) -> bool:
@@ -371,7 +374,7 @@ def _turn_loads(plan: NestPlan) -> None:
     """Choose the loads to transpose, where the nest does so little that a body for each row of a block is not much.
     Vectors are as long as a block has rows at most: elements that are loaded one by one would take longer."""
     vector = plan.vector_dim
-    if vector is None or plan.reduced or plan.interleaved_dim is not None or not _does_little(plan):
+    if vector is None or plan.reduced or plan.interleaved_dims or not _does_little(plan):
         return
     lanes = min(plan.lanes, MOST_ROWS if _maps(plan) else MOST_MOVED_ROWS)
     found: dict[int, list[Item]] = {}
@@ -401,8 +404,8 @@ def _order(plan: NestPlan) -> list[int]:
         return [*outer, *inner]
     if plan.row_by_row:
         return [*outer, *inner, vector]
-    if plan.interleaved_dim is not None:
-        return [*(d for d in outer if d != plan.interleaved_dim), vector, plan.interleaved_dim]
+    if plan.interleaved_dims:
+        return [*(d for d in outer if d not in plan.interleaved_dims), vector, *plan.interleaved_dims]
     between = _between_runs(plan, outer, vector)
     if between:
         return [*(d for d in outer if d not in between), vector, *between]
