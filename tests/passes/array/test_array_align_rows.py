@@ -485,3 +485,31 @@ def test_constants_of_what_is_stored_first_are_not_stored() -> None:
     unit = check_meaning(PASS, text)
     (group,) = [op for op in unit.main.body.block.ops if isinstance(op, array.FusedOp)]
     assert len(group.operands) == 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "permutation", "shape", "first"),
+    [
+        ("i8", "2, 1, 0", "3x40x50", (3, 50, 40)),
+        ("bf16", "3, 2, 1, 0", "2x4x1x600", (2, 600, 1, 4)),
+        ("i8", "1, 2, 0", "3x40x50", None),  # neighbours in memory stay next to those of a row
+        ("i8", "2, 1, 0", "5x40x50", None),  # rows of five
+        ("f32", "2, 1, 0", "3x40x50", None),  # elements of four bytes
+    ],
+)
+def test_rows_of_a_few_narrow_elements_are_transposed_in_two_steps(
+    dtype: str, permutation: str, shape: str, first: tuple[int, ...] | None
+) -> None:
+    sizes = shape.split("x")
+    result = "x".join(sizes[int(axis)] for axis in permutation.split(", "))
+    text = f"""
+    func.func @main(%x: tensor<{shape}x{dtype}>) -> tensor<{result}x{dtype}> {{
+      %n = array.map(%x) {{fn = "negative"}} : tensor<{shape}x{dtype}>
+      %t = array.transpose(%n) {{permutation = array<i64: {permutation}>}} : tensor<{result}x{dtype}>
+      func.return %t : tensor<{result}x{dtype}>
+    }}
+    """
+    if first is None:
+        check_unchanged(PASS, text)
+    else:
+        assert stored(check_meaning(PASS, text)) == [first]

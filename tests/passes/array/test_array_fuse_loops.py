@@ -401,3 +401,14 @@ def reversed_after(p: Program, *, again: bool) -> list[Value]:
 def test_reversed_results_are_stored_by_the_kernel_that_computes_them() -> None:
     assert groups(lambda p: reversed_after(p, again=False)) == [("loop", "multiply exp")]
     assert len(groups(lambda p: reversed_after(p, again=True))) == 2
+
+
+@pytest.mark.parametrize(("fn", "arrays", "kernels"), [("negative", 1, 1), ("multiply", 2, 2), ("exp", 1, 2)])
+def test_what_takes_a_cycle_and_reads_one_array_is_repeated_by_the_kernel_that_computes_it(
+    fn: str, arrays: int, kernels: int
+) -> None:
+    def program(p: Program) -> list[Value]:
+        y = p.map(fn, *(p.array(200, 2) for _ in range(arrays)))
+        return [p.broadcast(y, (200, 3, 2), (0, 2))]
+
+    assert len(groups(program)) == kernels

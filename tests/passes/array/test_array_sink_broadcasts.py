@@ -111,3 +111,24 @@ def test_variances_along_a_repeated_dim() -> None:
         return tw.var(tw.broadcast_to(x[None], (8, *x.shape)), axis=0) + tw.exp(tw.tile(x, (2, 1)))[:37]
 
     np.testing.assert_allclose(tw.jit(spread)(x), np.exp(x.astype(np.float64)), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "kept", "maps"),
+    [("10x3", "0, 1", "", 15), ("10x3", "0", "3x", 15), ("10x3", "1", "10x", 15), ("15x2", "0", "2x", None)],
+)
+def test_cheap_operands_of_reductions_of_tiled_arrays(shape: str, axes: str, kept: str, maps: int | None) -> None:
+    """Also where the reshape merges the repeats with a dim of the array; not where a dim is reduced in part."""
+    text = f"""
+    func.func @main(%x: tensor<5x3xf32>) -> tensor<{kept}f32> {{
+      %a = array.broadcast(%x) {{axes = array<i64: 1, 2>}} : tensor<2x5x3xf32>
+      %r = array.reshape(%a) : tensor<{shape}xf32>
+      %n = array.map(%r) {{fn = "negative"}} : tensor<{shape}xf32>
+      %m = array.reduce(%n) {{fn = "maximum", axes = array<i64: {axes}>}} : tensor<{kept}f32>
+      func.return %m : tensor<{kept}f32>
+    }}
+    """
+    if maps is None:
+        check_unchanged(PASS, text)
+    else:
+        assert sizes_of_maps(text) == [maps]

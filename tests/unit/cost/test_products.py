@@ -215,7 +215,9 @@ def test_lines_at_a_pitch_are_those_of_a_cache_that_is_read_so(kib: int, ways: i
 
 
 @pytest.mark.parametrize("size", [768, 1024, 4096])
-def test_large_products_are_multiplied_in_parts_where_the_machine_is_sure_and_small_or_thin_ones_are_not(size: int) -> None:
+def test_large_products_are_in_parts_where_the_machine_is_sure_and_small_or_thin_ones_are_not(
+    size: int,
+) -> None:
     machine = load("x86-64-amx")
     as_it_is = machine.split_atom(dtypes.f32, dtypes.f32, dtypes.f32)
     assert as_it_is is not None
