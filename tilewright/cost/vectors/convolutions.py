@@ -5,7 +5,8 @@ the window, or, where each channel has weights of its own, as many multiplicatio
 as the window has positions. With channels first it is one of three: a matmul of weights with rows of the image, which
 are copied first, for each row of the result and each position of the window; one matmul of weights with all windows,
 which are copied to columns; or, where each channel has weights of its own, multiplications and additions of vectors of
-a row's positions. All are counted in cycles of one core; the constants were set by hand after some 40 convolutions on
+a row's positions. With fewer multiplications (Winograd) it is 16 matmuls of transformed tiles of the image, with
+channels last. All are counted in cycles of one core; the constants were set by hand after some 40 convolutions on
 AVX-512 servers, from one channel to 512, and only state which is faster.
 """
 
@@ -49,6 +50,10 @@ _REREAD = 0.5
 _LOAD_CYCLES = 1
 # Vectors of the image, and of weights, that are loaded in a cycle, two for each position of a window.
 _TAPS_PER_CYCLE = 1
+# The same of products of transformed tiles; a vector of the channels, or of the results, of a tile that is transformed,
+# all matmuls and transforms, and an element of weights that is transformed. Measured on two threads of an AMX server,
+# which share its memory.
+_WINOGRAD_SHARE, _TILE_CYCLES, _WINOGRAD_CYCLES, _TRANSFORMED_CYCLES = 1 / 1.35, 250, 150_000, 40
 # Loops over the window's positions, for each part of the image that has all of these positions inside or outside: more
 # code than so many takes long to compile.
 _MOST_CUT_TAPS = 128
@@ -107,6 +112,24 @@ class Convolution(msgspec.Struct, frozen=True):
             return times * nbytes / near.bytes_per_second
         again = (times - 1) * _REREAD / machine.memory("l3").bytes_per_second
         return nbytes * (1 / machine.memory("dram").bytes_per_second + again)
+
+    @property
+    def tiles(self) -> tuple[int, ...]:
+        """Tiles of two by two results along each dim."""
+        return tuple(-(-n // 2) for n in self.positions)
+
+    def winograd_seconds(self, machine: Machine) -> float:
+        """With fewer multiplications, of an image with channels last."""
+        if self.window != (3, 3) or self.groups > 1 or max(*self.strides, *self.dilation) > 1 or min(self.low) < 0:
+            return math.inf
+        lanes, tiles = machine.lanes(self.dtype), self.batch * math.prod(self.tiles)
+        products = 16 * tiles * -(-self.results // lanes) * self.channels / machine.vector.fma_per_cycle
+        transforms = _TILE_CYCLES * tiles * (-(-self.results // lanes) + -(-self.channels // lanes))
+        pairs = self.results * self.channels
+        weights = 0 if self.is_known else _TRANSFORMED_CYCLES * pairs
+        cycles = products / _WINOGRAD_SHARE + transforms + weights + _WINOGRAD_CYCLES
+        nbytes = 16 * self.dtype.itemsize * (tiles * (self.channels + self.results) + pairs)
+        return cycles / machine.clock_hertz + nbytes / _memory_of(machine, nbytes).bytes_per_second
 
     def images_last_seconds(self, machine: Machine) -> float:
         """With images last, and a matmul for each position, whose rows are of one image each and are copied: of images

@@ -9,8 +9,9 @@ image, as in gradients of weights, images are the last dim instead, and rows or 
 With channels first, nothing is transposed. Small images are copied window by window to the columns of a matmul, which
 reads the weights once, in the order in which they are stored. Few results, as of groups, are rows of a matmul with a
 view of the padded image, in which an element of the window is a shift. A depthwise convolution fills vectors with the
-positions of a row. Any other becomes a matmul per row of the result. The pass takes the choice of the least predicted
-time.
+positions of a row. Any other becomes a matmul per row of the result. Windows of three by three of f32 can have fewer
+multiplications, by transforms of tiles of the image (`convolve_winograd.py`). The pass takes the choice of the least
+predicted time.
 
 Before:
     func.func @main(%x: tensor<1x16x32x34xf32>, %w: tensor<16x16x3x3xf32>) -> tensor<1x16x15x16xf32> {
@@ -47,12 +48,14 @@ import msgspec
 import numpy as np
 from xdsl.ir import Block, Operation, SSAValue
 
+from tilewright import dtypes
 from tilewright.cost.vectors.convolutions import Convolution
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, tensor
 from tilewright.dtypes import DType
 from tilewright.passes.array.array_simplify import computed, drop_unused
 from tilewright.passes.array.convolve_channels_first import ChannelsFirstWriter
+from tilewright.passes.array.convolve_winograd import WinogradWriter
 from tilewright.passes.array.fusion import users
 from tilewright.passes.array.permuted_values import PermutedValues
 from tilewright.passes.base import Remark, Unit, blocks_of, microseconds, where
@@ -83,6 +86,8 @@ class ArrayConvolveChannelsLastPass(msgspec.Struct, frozen=True):
         # The image comes as the convolution before has left it, and the next one will have channels last.
         last_s = (op.operands[0] not in values.known) * image_s + (not is_followed) * result_s
         first_s = (op.operands[0] in values.known) * image_s + is_followed * result_s
+        is_f32 = all(array_type(value).dtype == dtypes.f32 for value in (*op.operands, op.results[0]))
+        winograd_s = last_s + sizes.winograd_seconds(machine) if is_f32 else math.inf
         writer, ordered = _Writer(unit, values, op, sizes), ChannelsFirstWriter(values, op, sizes)
         choices: dict[str, tuple[float, Callable[[], None]]] = {
             "channels last": (last_s + sizes.channels_last_seconds(machine), writer.write),
@@ -91,6 +96,7 @@ class ArrayConvolveChannelsLastPass(msgspec.Struct, frozen=True):
             "channels first": (first_s + sizes.channels_first_seconds(machine), lambda: None),
             "windows as columns": (first_s + sizes.windows_seconds(machine), lambda: ordered.write_product(machine)),
             "shifted rows": (first_s + sizes.shifted_rows_seconds(machine), ordered.write_shifted_rows),
+            "fewer multiplications": (winograd_s, WinogradWriter(unit, values, op, sizes).write),
             "rows of channels": (first_s + sizes.taps_seconds(machine), lambda: ordered.write_taps(machine)),
         }
         decision, *others = sorted(choices, key=lambda name: choices[name][0])
