@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from tests.passes.pass_support import Make, Tensor, random_inputs, remarks, run, run_through
-from tests.programs import Program
+from tests.programs import F32, Program
 from tilewright.dialects import array
 from tilewright.dtypes import by_name
 from tilewright.frontend.trace import Value
 from tilewright.passes.array.array_convolve_channels_last import ArrayConvolveChannelsLastPass
 from tilewright.passes.array.array_simplify import ArraySimplifyPass
 from tilewright.passes.array.permuted_values import reshaped_groups
+from tilewright.primitives import ArrayType
 
 
 def convolved(
@@ -167,6 +168,51 @@ def test_small_images_are_multiplied_by_the_weights_as_they_are_stored(make: Mak
     while isinstance(left.owner, array.ReshapeOp | array.UnfoldOp):
         left = left.owner.operands[0]
     assert left is unit.main.body.block.args[1]
+
+
+def exact(image: Tensor, weights: Tensor, low: int, high: int) -> Tensor:
+    padded = np.pad(image.astype(np.float64), ((0, 0), (0, 0), (low, high), (low, high)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+    return np.einsum("nchwij,ocij->nohw", windows, weights.astype(np.float64), optimize=True)
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "results", "low", "high"),
+    [((2, 128, 28, 28), 144, 1, 1), ((1, 256, 27, 31), 256, 0, 1), ((3, 200, 17, 16), 96, 2, 2)],
+)
+def test_large_windows_of_three_by_three_have_fewer_multiplications(
+    shape: tuple[int, ...], results: int, low: int, high: int, known: bool
+) -> None:
+    weights = np.random.default_rng(1).standard_normal((results, shape[1], 3, 3)).astype(np.float32)
+
+    def make(p: Program) -> list[Value]:
+        image = p.array(*shape)
+        kernel = p.constant(weights, ArrayType(weights.shape, F32)) if known else p.array(*weights.shape)
+        geometry = {"strides": (1, 1), "low": (low, low), "high": (high, high), "dilation": (1, 1)}
+        return [p.add("convolve", [image, kernel], **geometry, groups=1)[0]]
+
+    assert decisions(make) == ["fewer multiplications"]
+    unit = run_through(make, ArrayConvolveChannelsLastPass)
+    image = random_inputs(unit)[0]
+    (found,) = run(unit, [image] if known else [image, weights])
+    assert found.dtype == np.float32
+    expected = exact(image, weights, low, high)
+    assert np.abs(found - expected).max() <= 1e-6 * exact(np.abs(image), np.abs(weights), low, high).max()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        single((2, 128, 28, 28), 144, (3, 3), strides=2),
+        single((2, 128, 28, 28), 144, (3, 3), dilation=2),
+        single((2, 128, 28, 28), 144, (5, 3)),
+        single((2, 128, 28, 28), 128, (3, 3), groups=2),
+        single((2, 8, 28, 28), 8, (3, 3)),
+    ],
+)
+def test_other_windows_and_few_channels_have_all_multiplications(make: Make) -> None:
+    assert decisions(make) != ["fewer multiplications"]
 
 
 def test_windows_that_are_larger_than_the_caches_are_not_copied() -> None:
