@@ -129,6 +129,8 @@ class Convolution(msgspec.Struct, frozen=True):
         weights = 0 if self.is_known else _TRANSFORMED_CYCLES * pairs
         cycles = products / _WINOGRAD_SHARE + transforms + weights + _WINOGRAD_CYCLES
         nbytes = 16 * self.dtype.itemsize * (tiles * (self.channels + self.results) + pairs)
+        if nbytes > machine.memory("l3").bytes:
+            return math.inf  # as of windows
         return cycles / machine.clock_hertz + nbytes / _memory_of(machine, nbytes).bytes_per_second
 
     def images_last_seconds(self, machine: Machine) -> float:

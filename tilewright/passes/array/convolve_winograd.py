@@ -9,8 +9,8 @@ largest products of a tile, and what is not finite in one element makes all resu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -24,7 +24,6 @@ from tilewright.passes.array.permuted_values import PermutedValues
 from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
 
-_T = TypeVar("_T")
 # Elements of a tile of the image, and of the results, along each of two dims.
 TILE, RESULTS = 4, 2
 
@@ -44,24 +43,25 @@ class WinogradWriter(msgspec.Struct):
         self.values.replace(self.op, self._results(products), (0, 3, 1, 2))
 
     def _tiles(self) -> SSAValue:
-        """(16, tiles, channels): the transformed tiles of the image."""
-        sizes, (rows, columns) = self.sizes, self._counts
+        """(16, tiles, channels): the transformed tiles of the image, whose rows are transformed first."""
+        sizes, (rows, columns) = self.sizes, self.sizes.tiles
         image = self.values.transposed(self.op, self.op.operands[0], (0, 2, 3, 1))
         ends = [RESULTS * n + TILE - RESULTS for n in (rows, columns)]
         high = tuple(end - low - n for end, low, n in zip(ends, sizes.low, sizes.image, strict=True))
         image = self.values.add_padding(self.op, image, (0, *sizes.low, 0), (0, *high, 0))
-        elements = [[self._element(image, row, column) for column in range(TILE)] for row in range(TILE)]
+        image = self._reshaped(image, (1, 1, *array_type(image).shape))
+        for axis, count in ((0, rows), (1, columns)):
+            elements = [self._taken(image, axis + 3, n, RESULTS * (count - 1) + 1, RESULTS) for n in range(TILE)]
+            image = self._joined(self._transformed(elements), axis)
+        return self._reshaped(image, (TILE**2, sizes.batch * rows * columns, sizes.channels))
 
-        def transformed(a: Sequence[SSAValue]) -> list[SSAValue]:
-            return [
-                self._map("subtract", a[0], a[2]),
-                self._map("add", a[1], a[2]),
-                self._map("subtract", a[2], a[1]),
-                self._map("subtract", a[1], a[3]),
-            ]
-
-        joined = self._joined([each for row in _both_ways(transformed, elements) for each in row], 0)
-        return self._reshaped(joined, (TILE**2, sizes.batch * rows * columns, sizes.channels))
+    def _transformed(self, a: Sequence[SSAValue]) -> list[SSAValue]:
+        return [
+            self._map("subtract", a[0], a[2]),
+            self._map("add", a[1], a[2]),
+            self._map("subtract", a[2], a[1]),
+            self._map("subtract", a[1], a[3]),
+        ]
 
     def _weights(self) -> SSAValue:
         """(16, channels, results): the transformed weights; known ones are transformed now."""
@@ -71,64 +71,45 @@ class WinogradWriter(msgspec.Struct):
             return computed(self.unit, self.op, [weights], lambda known: _transformed_weights(known[0]).reshape(shape))
         # A reshape is read from memory: the transforms read rows of weights that are stored in this order.
         order = self.values.transposed(self.op, weights, (2, 3, 1, 0))
-        flat = self._reshaped(order, (9, sizes.channels * sizes.results))
-        half = self._splat(0.5, (1, sizes.channels * sizes.results))
-        rows = [self._sliced(flat, (n, 0), (n + 1, sizes.channels * sizes.results)) for n in range(9)]
-
-        def transformed(a: Sequence[SSAValue]) -> list[SSAValue]:
-            outer = self._map("add", a[0], a[2])
-            sums = [self._map("multiply", self._map(fn, outer, a[1]), half) for fn in ("add", "subtract")]
-            return [a[0], *sums, a[2]]
-
-        taps = _both_ways(transformed, [rows[n : n + 3] for n in (0, 3, 6)])
-        return self._reshaped(self._joined([each for row in taps for each in row], 0), shape)
+        taps = self._reshaped(order, (3, 3, sizes.channels * sizes.results))
+        for axis in (0, 1):
+            elements = [self._taken(taps, axis, n, 1) for n in range(3)]
+            half = self._splat(0.5, array_type(elements[0]).shape)
+            outer = self._map("add", elements[0], elements[2])
+            sums = [self._map("multiply", self._map(fn, outer, elements[1]), half) for fn in ("add", "subtract")]
+            taps = self._joined([elements[0], *sums, elements[2]], axis)
+        return self._reshaped(taps, shape)
 
     def _results(self, products: SSAValue) -> SSAValue:
         """(N, *positions, results) of products (16, tiles, results)."""
-        sizes, (rows, columns) = self.sizes, self._counts
-        tiles = self._reshaped(products, (TILE**2, sizes.batch, rows, columns, sizes.results))
-        shape = array_type(tiles).shape
-        each = [self._sliced(tiles, (n, 0, 0, 0, 0), (n + 1, *shape[1:])) for n in range(TILE**2)]
-
-        def transformed(a: Sequence[SSAValue]) -> list[SSAValue]:
-            return [
+        sizes, (rows, columns) = self.sizes, self.sizes.tiles
+        tiles = self._reshaped(products, (TILE, TILE, sizes.batch, rows, 1, columns, 1, sizes.results))
+        for axis in (0, 1):
+            a = [self._taken(tiles, axis, n, 1) for n in range(TILE)]
+            sums = [
                 self._map("add", self._map("add", a[0], a[1]), a[2]),
                 self._map("subtract", self._map("subtract", a[1], a[2]), a[3]),
             ]
+            tiles = self._joined(sums, 4 + 2 * axis)
+        image = self._reshaped(tiles, (sizes.batch, RESULTS * rows, RESULTS * columns, sizes.results))
+        for axis, count in enumerate(sizes.positions, start=1):
+            if array_type(image).shape[axis] != count:
+                image = self._taken(image, axis, 0, count)
+        return image
 
-        pairs = _both_ways(transformed, [each[n : n + TILE] for n in range(0, TILE**2, TILE)])
-        apart = (sizes.batch, rows, 1, columns, 1, sizes.results)
-        lines = [self._joined([self._reshaped(value, apart) for value in row], 4) for row in pairs]
-        whole = (sizes.batch, RESULTS * rows, RESULTS * columns, sizes.results)
-        image = self._reshaped(self._joined(lines, 2), whole)
-        return self._sliced(image, (0, 0, 0, 0), (sizes.batch, *sizes.positions, sizes.results))
-
-    @property
-    def _counts(self) -> tuple[int, int]:
-        """Tiles along both dims of the image."""
-        first, second = self.sizes.tiles
-        return first, second
-
-    def _element(self, image: SSAValue, row: int, column: int) -> SSAValue:
-        """(1, N, rows, columns, channels): the element at a place of every tile."""
-        sizes, (rows, columns) = self.sizes, self._counts
-        ends = (row + RESULTS * (rows - 1) + 1, column + RESULTS * (columns - 1) + 1)
-        found = self._sliced(image, (0, row, column, 0), (sizes.batch, *ends, sizes.channels), (1, RESULTS, RESULTS, 1))
-        return self._reshaped(found, (1, *array_type(found).shape))
+    def _taken(self, value: SSAValue, axis: int, start: int, length: int, step: int = 1) -> SSAValue:
+        """A part of a value along an axis."""
+        shape = array_type(value).shape
+        starts = tuple(start if n == axis else 0 for n in range(len(shape)))
+        limits = tuple(start + length if n == axis else size for n, size in enumerate(shape))
+        strides = tuple(step if n == axis else 1 for n in range(len(shape)))
+        return self._add(array.SliceOp(arguments=[value], starts=starts, limits=limits, strides=strides))
 
     def _joined(self, values: Sequence[SSAValue], axis: int) -> SSAValue:
         shape = list(array_type(values[0]).shape)
         shape[axis] *= len(values)
         type = tensor(ArrayType(tuple(shape), array_type(values[0]).dtype))
         return self._add(array.ConcatOp(arguments=list(values), axis=axis, outputs=[type]))
-
-    def _sliced(
-        self, value: SSAValue, starts: tuple[int, ...], limits: tuple[int, ...], strides: tuple[int, ...] = ()
-    ) -> SSAValue:
-        if (*starts, *limits) == (*[0] * len(starts), *array_type(value).shape) and not strides:
-            return value
-        steps = strides or (1,) * len(starts)
-        return self._add(array.SliceOp(arguments=[value], starts=starts, limits=limits, strides=steps))
 
     def _splat(self, number: float, shape: tuple[int, ...]) -> SSAValue:
         type = ArrayType(shape, array_type(self.op.operands[1]).dtype)
@@ -144,15 +125,8 @@ class WinogradWriter(msgspec.Struct):
         return self.values.add(self.op, made)
 
 
-def _both_ways(transformed: Callable[[Sequence[_T]], list[_T]], elements: Sequence[Sequence[_T]]) -> list[list[_T]]:
-    """Rows of a square whose columns, then rows, are transformed."""
-    columns = [transformed(column) for column in zip(*elements, strict=True)]
-    return [transformed(row) for row in zip(*columns, strict=True)]
-
-
 def _transformed_weights(weights: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """(4, 4, channels, results) of (results, channels, 3, 3), rounded once."""
+    """(16, channels * results) of (results, channels, 3, 3), rounded once."""
     matrix = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
-    return np.einsum("ai,bj,ocij->abco", matrix, matrix, weights.astype(np.float64), optimize=True).astype(
-        weights.dtype
-    )
+    taps = weights.astype(np.float64).transpose(2, 3, 1, 0).reshape(9, -1)
+    return (np.kron(matrix, matrix) @ taps).astype(weights.dtype)
