@@ -54,6 +54,8 @@ _TAPS_PER_CYCLE = 1
 # all matmuls and transforms, and an element of weights that is transformed. Measured on two threads of an AMX server,
 # which share its memory.
 _WINOGRAD_SHARE, _TILE_CYCLES, _WINOGRAD_CYCLES, _TRANSFORMED_CYCLES = 1 / 1.35, 250, 150_000, 40
+# Bytes of transformed tiles and weights, which are in a program's memory together, at most.
+_MOST_TRANSFORMED_BYTES = 1 << 27
 # Loops over the window's positions, for each part of the image that has all of these positions inside or outside: more
 # code than so many takes long to compile.
 _MOST_CUT_TAPS = 128
@@ -129,7 +131,7 @@ class Convolution(msgspec.Struct, frozen=True):
         weights = 0 if self.is_known else _TRANSFORMED_CYCLES * pairs
         cycles = products / _WINOGRAD_SHARE + transforms + weights + _WINOGRAD_CYCLES
         nbytes = 16 * self.dtype.itemsize * (tiles * (self.channels + self.results) + pairs)
-        if nbytes > machine.memory("l3").bytes:
+        if nbytes > _MOST_TRANSFORMED_BYTES:
             return math.inf  # as of windows
         return cycles / machine.clock_hertz + nbytes / _memory_of(machine, nbytes).bytes_per_second
 
