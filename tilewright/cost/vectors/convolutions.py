@@ -53,7 +53,7 @@ _TAPS_PER_CYCLE = 1
 # The same of products of transformed tiles; a vector of the channels, or of the results, of a tile that is transformed,
 # all matmuls and transforms, and an element of weights that is transformed. Measured on two threads of an AMX server,
 # which share its memory.
-_WINOGRAD_SHARE, _TILE_CYCLES, _WINOGRAD_CYCLES, _TRANSFORMED_CYCLES = 1 / 1.35, 250, 150_000, 40
+_WINOGRAD_SHARE, _TILE_CYCLES, _WINOGRAD_CYCLES, _TRANSFORMED_CYCLES = 1 / 1.35, 350, 150_000, 40
 # Bytes of transformed tiles and weights, which are in a program's memory together, at most.
 _MOST_TRANSFORMED_BYTES = 1 << 27
 # Loops over the window's positions, for each part of the image that has all of these positions inside or outside: more
@@ -120,17 +120,38 @@ class Convolution(msgspec.Struct, frozen=True):
         """Tiles of two by two results along each dim."""
         return tuple(-(-n // 2) for n in self.positions)
 
+    @property
+    def window_tiles(self) -> tuple[int, ...]:
+        """Tiles of two by two elements of the window along each dim."""
+        return tuple(-(-n // 2) for n in self.window)
+
     def winograd_seconds(self, machine: Machine) -> float:
         """With fewer multiplications, of an image with channels last."""
-        if self.window != (3, 3) or self.groups > 1 or max(*self.strides, *self.dilation) > 1 or min(self.low) < 0:
+        if self.window != (3, 3) or not self._is_plain:
             return math.inf
-        lanes, tiles = machine.lanes(self.dtype), self.batch * math.prod(self.tiles)
-        products = 16 * tiles * -(-self.results // lanes) * self.channels / machine.vector.fma_per_cycle
-        transforms = _TILE_CYCLES * tiles * (-(-self.results // lanes) + -(-self.channels // lanes))
-        pairs = self.results * self.channels
+        tiles = self.batch * math.prod(self.tiles)
+        return self._transformed_seconds(machine, tiles, self.channels, self.results)
+
+    def winograd_gradient_seconds(self, machine: Machine) -> float:
+        """With fewer multiplications, of an image and a window, as large as that, with images last."""
+        if self.positions != (3, 3) or not self._is_plain or min(self.window) < 3:
+            return math.inf
+        tiles = self.channels * math.prod(self.window_tiles)
+        return self._transformed_seconds(machine, tiles, self.batch, self.results)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether each window has neighbours of the image, and all channels."""
+        return self.groups == 1 and max(*self.strides, *self.dilation) == 1
+
+    def _transformed_seconds(self, machine: Machine, tiles: int, channels: int, results: int) -> float:
+        """16 matmuls of transformed tiles: over channels with weights, or over tiles with others."""
+        lanes, pairs = machine.lanes(self.dtype), results * channels
+        products = 16 * tiles * -(-results // lanes) * channels / machine.vector.fma_per_cycle
+        transforms = _TILE_CYCLES * tiles * (-(-results // lanes) + -(-channels // lanes))
         weights = 0 if self.is_known else _TRANSFORMED_CYCLES * pairs
         cycles = products / _WINOGRAD_SHARE + transforms + weights + _WINOGRAD_CYCLES
-        nbytes = 16 * self.dtype.itemsize * (tiles * (self.channels + self.results) + pairs)
+        nbytes = 16 * self.dtype.itemsize * (tiles * (channels + results) + pairs)
         if nbytes > _MOST_TRANSFORMED_BYTES:
             return math.inf  # as of windows
         return cycles / machine.clock_hertz + nbytes / _memory_of(machine, nbytes).bytes_per_second

@@ -9,6 +9,7 @@ largest products of a tile, and what is not finite in one element makes all resu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from xdsl.ir import SSAValue
 from tilewright.cost.vectors.convolutions import Convolution
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, tensor
+from tilewright.dtypes import DType
 from tilewright.passes.array.array_simplify import computed
 from tilewright.passes.array.permuted_values import PermutedValues
 from tilewright.passes.base import Unit
@@ -29,7 +31,7 @@ TILE, RESULTS = 4, 2
 
 
 class WinogradWriter(msgspec.Struct):
-    """Writes one convolution, with channels last."""
+    """Writes one convolution, or the gradient of one by its weights, with channels last."""
 
     unit: Unit
     values: PermutedValues
@@ -37,23 +39,56 @@ class WinogradWriter(msgspec.Struct):
     sizes: Convolution
 
     def write(self) -> None:
-        left, right = self._tiles(), self._weights()
-        dtype = array_type(self.op.results[0]).dtype
-        products = self._add(array.contract([left, right], (2,), (1,), dtype, (0,), (0,)))
+        tiles, weights = self._tiles((0, 2, 3, 1), self.sizes.tiles), self._weights()
+        products = self._add(array.contract([tiles, weights], (2,), (1,), self._dtype, (0,), (0,)))
         self.values.replace(self.op, self._results(products), (0, 3, 1, 2))
 
-    def _tiles(self) -> SSAValue:
-        """(16, tiles, channels): the transformed tiles of the image, whose rows are transformed first."""
-        sizes, (rows, columns) = self.sizes, self.sizes.tiles
-        image = self.values.transposed(self.op, self.op.operands[0], (0, 2, 3, 1))
-        ends = [RESULTS * n + TILE - RESULTS for n in (rows, columns)]
+    def write_gradient(self) -> None:
+        """The gradient by weights, whose window is the gradient of the results, and whose channels are images: tiles of
+        both are multiplied, and summed over all tiles (the transpose of each transform, in the other direction)."""
+        sizes, order = self.sizes, (1, 2, 3, 0)
+        tiles, given = self._tiles(order, sizes.window_tiles), self._given_tiles(order)
+        products = self._add(array.contract([tiles, given], (1,), (1,), self._dtype, (0,), (0,)))
+        taps = self._reshaped(products, (TILE, TILE, sizes.batch * sizes.results))
+        for axis in (0, 1):
+            a = [self._taken(taps, axis, n, 1) for n in range(TILE)]
+            half = self._splat(0.5, array_type(a[0]).shape)
+            middle, apart = (self._map("multiply", self._map(fn, a[1], a[2]), half) for fn in ("add", "subtract"))
+            taps = self._joined([self._map("add", a[0], middle), apart, self._map("add", middle, a[3])], axis)
+        self.values.replace(self.op, self._reshaped(taps, (3, 3, sizes.batch, sizes.results)), (2, 3, 0, 1))
+
+    def _tiles(self, order: tuple[int, ...], counts: tuple[int, ...]) -> SSAValue:
+        """(16, tiles, channels): the transformed tiles of the image, so many along each dim, which is (N, rows,
+        columns, channels) in this order. Rows are transformed first."""
+        sizes = self.sizes
+        image = self.values.transposed(self.op, self.op.operands[0], order)
+        ends = [RESULTS * n + TILE - RESULTS for n in counts]
         high = tuple(end - low - n for end, low, n in zip(ends, sizes.low, sizes.image, strict=True))
         image = self.values.add_padding(self.op, image, (0, *sizes.low, 0), (0, *high, 0))
+        batch, *_, channels = array_type(image).shape
         image = self._reshaped(image, (1, 1, *array_type(image).shape))
-        for axis, count in ((0, rows), (1, columns)):
+        for axis, count in enumerate(counts):
             elements = [self._taken(image, axis + 3, n, RESULTS * (count - 1) + 1, RESULTS) for n in range(TILE)]
             image = self._joined(self._transformed(elements), axis)
-        return self._reshaped(image, (TILE**2, sizes.batch * rows * columns, sizes.channels))
+        return self._reshaped(image, (TILE**2, batch * math.prod(counts), channels))
+
+    def _given_tiles(self, order: tuple[int, ...]) -> SSAValue:
+        """(16, tiles, results): the transformed tiles of the gradient of the results."""
+        counts = self.sizes.window_tiles
+        given = self.values.transposed(self.op, self.op.operands[1], order)
+        high = tuple(RESULTS * count - n for count, n in zip(counts, self.sizes.window, strict=True))
+        given = self.values.add_padding(self.op, given, (0, 0, 0, 0), (0, *high, 0))
+        batch, *_, results = array_type(given).shape
+        given = self._reshaped(given, (1, 1, *array_type(given).shape))
+        for axis, count in enumerate(counts):
+            a, b = (self._taken(given, axis + 3, n, RESULTS * (count - 1) + 1, RESULTS) for n in range(RESULTS))
+            sums = [self._map(fn, a, b) for fn in ("add", "subtract")]
+            given = self._joined([a, *sums, self._map("negative", b)], axis)
+        return self._reshaped(given, (TILE**2, batch * math.prod(counts), results))
+
+    @property
+    def _dtype(self) -> DType:
+        return array_type(self.op.results[0]).dtype
 
     def _transformed(self, a: Sequence[SSAValue]) -> list[SSAValue]:
         return [
