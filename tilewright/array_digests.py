@@ -34,7 +34,12 @@ def _digest_part(part: memoryview) -> bytes:
 def dense_view(array: np.ndarray) -> tuple[np.ndarray, tuple[int, ...]]:
     """The array with its axes in the order in which memory holds them, and that order; where elements do not follow
     each other without a gap, a copy that they do in."""
-    order = tuple(sorted(range(array.ndim), key=lambda axis: (-array.strides[axis], axis)))
+    # Strides of axes of one element mean nothing, and copies have others: such axes go before the next one.
+    strides = list(array.strides)
+    for axis in reversed(range(array.ndim)):
+        if array.shape[axis] == 1:
+            strides[axis] = strides[axis + 1] if axis + 1 < array.ndim else array.itemsize
+    order = tuple(sorted(range(array.ndim), key=lambda axis: (-strides[axis], axis)))
     dense = array.transpose(order)
     if dense.flags.c_contiguous:
         return dense, order

@@ -268,14 +268,15 @@ def _inserted(x: Array, axis: int, size: int) -> Array:
     return emit("broadcast", x, shape=shape, axes=tuple(d for d in range(x.ndim + 1) if d != axis))
 
 
-def tile(x: ArrayLike, repetitions: Sequence[int], /) -> Array:
-    """`x` laid out `repetitions` times along each axis.
+def tile(x: ArrayLike, repetitions: int | Sequence[int], /) -> Array:
+    """`x` laid out `repetitions` times along each axis; a number is of the last one.
 
     Raises:
         ArgumentError: a number is negative.
     """
     array = lift(x)
-    times = tuple(integer(n, "a number of repetitions") for n in repetitions)
+    each = repetitions if isinstance(repetitions, Sequence) else (repetitions,)
+    times = tuple(integer(n, "a number of repetitions") for n in each)
     if any(n < 0 for n in times):
         raise located(ArgumentError(f"`tile` by {times}", help="give integers that are not negative"))
     rank = max(len(times), array.ndim)

@@ -280,8 +280,9 @@ def conv(
     """Correlation of `x` (N, C, *spatial) with `w` (O, C / groups, *window), giving (N, O, *spatial), in 1 to 3 dims.
 
     `padding` is a number, numbers or pairs (before, after) per spatial axis, "same" or "valid". CPUs compute large ones
-    of f32 with windows of 3 by 3 with fewer multiplications (Winograd's F(2x2, 3x3)), whose errors are small next to
-    the largest products of 4 by 4 elements of the image, and where an infinity gives NaN in results of these.
+    of f32 with windows of 3 by 3, and gradients of such weights, with fewer multiplications (Winograd's F(2x2, 3x3)):
+    errors are small next to the largest terms of 4 by 4 elements of the image, or of the 9 taps of a gradient, and an
+    infinity, or a sum of 4 elements that overflows, gives NaN in all results of these.
 
     Raises:
         ShapeError, DTypeError: the operands do not fit together.

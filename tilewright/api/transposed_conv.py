@@ -56,13 +56,31 @@ def conv_transpose(
     if 0 in image.shape or 0 in kernel.shape:
         shape = tuple(n - a - b + e for n, a, b, e in zip(sizes, low, high, extra, strict=True))
         return full((image.shape[0], kernel.shape[1] * count, *shape), 0, image.dtype)
-    apart = _by_phases if max(spread) == 1 else _by_holes
-    result = apart(image, kernel, strides, spread, count)
-    ends = tuple(n - b + e for n, b, e in zip(sizes, high, extra, strict=True))
-    return _cut(result, low, ends)
+    apart = _by_phases if max(spread) == 1 < max(strides) else _by_holes
+    left_out = _left_out(sizes, spans, strides, low, [b - e for b, e in zip(high, extra, strict=True)])
+    result = apart(image, kernel, strides, spread, count, left_out)
+    before = [n for n, _ in left_out]
+    ends = tuple(n - b + e - cut for n, b, e, cut in zip(sizes, high, extra, before, strict=True))
+    return _cut(result, [n - cut for n, cut in zip(low, before, strict=True)], ends)
 
 
-def _by_phases(x: Array, w: Array, strides: Sizes, dilation: Sizes, groups: int) -> Array:
+def _left_out(
+    sizes: Sequence[int], spans: Sequence[int], strides: Sizes, low: Sequence[int], high: Sequence[int]
+) -> list[tuple[int, int]]:
+    """How many results at each end of each axis are not computed, of those that are cut off: as many as the window
+    reaches beyond the image, where image elements are next to each other."""
+    if max(strides) > 1:
+        return [(0, 0)] * len(sizes)
+    found: list[tuple[int, int]] = []
+    for size, span, before, after in zip(sizes, spans, low, high, strict=True):
+        ends = min(before, span - 1), min(max(after, 0), span - 1)
+        found.append(ends if sum(ends) < size else (0, 0))
+    return found
+
+
+def _by_phases(
+    x: Array, w: Array, strides: Sizes, dilation: Sizes, groups: int, left_out: Sequence[tuple[int, int]]
+) -> Array:
     """Results at `i * stride + phase` are a convolution of their own, with every `stride`-th element of the window:
     that of all phases is one convolution with as many times the channels."""
     rank = x.ndim - 2
@@ -77,7 +95,8 @@ def _by_phases(x: Array, w: Array, strides: Sizes, dilation: Sizes, groups: int)
     phases, places = range(4, 4 + 2 * rank, 2), range(3, 3 + 2 * rank, 2)
     kernel = transpose(kernel, (0, *phases, 2, 1, *places))
     kernel = reshape(kernel, (groups * math.prod(strides) * outputs, inputs, *taps))
-    y = _correlated(x, flip(kernel, axis=tuple(range(2, 2 + rank))), [t - 1 for t in taps], dilation, groups)
+    around = [t - 1 for t in taps]
+    y = _correlated(x, flip(kernel, axis=tuple(range(2, 2 + rank))), around, dilation, groups, left_out)
     steps = y.shape[2:]
     y = reshape(y, (y.shape[0], groups, *strides, outputs, *steps))
     order = [each for d in range(rank) for each in (3 + rank + d, 2 + d)]
@@ -85,21 +104,32 @@ def _by_phases(x: Array, w: Array, strides: Sizes, dilation: Sizes, groups: int)
     return reshape(y, (y.shape[0], groups * outputs, *(n * s for n, s in zip(steps, strides, strict=True))))
 
 
-def _by_holes(x: Array, w: Array, strides: Sizes, dilation: Sizes, groups: int) -> Array:
+def _by_holes(
+    x: Array, w: Array, strides: Sizes, dilation: Sizes, groups: int, left_out: Sequence[tuple[int, int]]
+) -> Array:
     """A convolution of the image with zeros between its elements."""
     rank = x.ndim - 2
-    interior = (0, 0, *(s - 1 for s in strides))
-    spread = emit("pad", x, full((), 0, x.dtype), low=(0,) * x.ndim, high=(0,) * x.ndim, interior=interior)
+    spread = x
+    if max(strides) > 1:
+        interior = (0, 0, *(s - 1 for s in strides))
+        spread = emit("pad", x, full((), 0, x.dtype), low=(0,) * x.ndim, high=(0,) * x.ndim, interior=interior)
     inputs, outputs = x.shape[1] // groups, w.shape[1]
-    kernel = reshape(flip(w, axis=tuple(range(2, 2 + rank))), (groups, inputs, outputs, *w.shape[2:]))
-    kernel = reshape(transpose(kernel, (0, 2, 1, *range(3, 3 + rank))), (groups * outputs, inputs, *w.shape[2:]))
+    if groups == 1:
+        kernel = transpose(w, (1, 0, *range(2, 2 + rank)))
+    else:
+        kernel = transpose(reshape(w, (groups, inputs, outputs, *w.shape[2:])), (0, 2, 1, *range(3, 3 + rank)))
+        kernel = reshape(kernel, (groups * outputs, inputs, *w.shape[2:]))
+    kernel = flip(kernel, axis=tuple(range(2, 2 + rank)))
     around = [(n - 1) * d for n, d in zip(w.shape[2:], dilation, strict=True)]
-    return _correlated(spread, kernel, around, dilation, groups)
+    return _correlated(spread, kernel, around, dilation, groups, left_out)
 
 
-def _correlated(x: Array, w: Array, around: Sequence[int], dilation: Sizes, groups: int) -> Array:
-    strides, pads = (1,) * len(around), tuple(around)
-    return emit("convolve", x, w, strides=strides, low=pads, high=pads, dilation=dilation, groups=groups)
+def _correlated(
+    x: Array, w: Array, around: Sequence[int], dilation: Sizes, groups: int, left_out: Sequence[tuple[int, int]]
+) -> Array:
+    """A convolution with so many zeros at both ends of each axis, but for those of results that are left out."""
+    low, high = (tuple(n - ends[side] for n, ends in zip(around, left_out, strict=True)) for side in (0, 1))
+    return emit("convolve", x, w, strides=(1,) * len(around), low=low, high=high, dilation=dilation, groups=groups)
 
 
 def _cut(y: Array, starts: Sequence[int], ends: Sequence[int]) -> Array:

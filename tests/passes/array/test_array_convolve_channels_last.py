@@ -176,19 +176,22 @@ def exact(image: Tensor, weights: Tensor, low: int, high: int) -> Tensor:
     return np.einsum("nchwij,ocij->nohw", windows, weights.astype(np.float64), optimize=True)
 
 
-@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize(("known", "flipped"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize(
     ("shape", "results", "low", "high"),
     [((2, 128, 28, 28), 144, 1, 1), ((1, 256, 27, 31), 256, 0, 1), ((3, 200, 17, 16), 96, 2, 2)],
 )
 def test_large_windows_of_three_by_three_have_fewer_multiplications(
-    shape: tuple[int, ...], results: int, low: int, high: int, known: bool
+    shape: tuple[int, ...], results: int, low: int, high: int, known: bool, flipped: bool
 ) -> None:
+    """Of weights that are arguments, or known, or flipped, as in gradients of images."""
     weights = np.random.default_rng(1).standard_normal((results, shape[1], 3, 3)).astype(np.float32)
 
     def make(p: Program) -> list[Value]:
         image = p.array(*shape)
         kernel = p.constant(weights, ArrayType(weights.shape, F32)) if known else p.array(*weights.shape)
+        if flipped:
+            (kernel,) = p.add("reverse", [kernel], axes=(2, 3))
         geometry = {"strides": (1, 1), "low": (low, low), "high": (high, high), "dilation": (1, 1)}
         return [p.add("convolve", [image, kernel], **geometry, groups=1)[0]]
 
@@ -197,6 +200,7 @@ def test_large_windows_of_three_by_three_have_fewer_multiplications(
     image = random_inputs(unit)[0]
     (found,) = run(unit, [image] if known else [image, weights])
     assert found.dtype == np.float32
+    weights = weights[:, :, ::-1, ::-1] if flipped else weights
     expected = exact(image, weights, low, high)
     assert np.abs(found - expected).max() <= 1e-6 * exact(np.abs(image), np.abs(weights), low, high).max()
 

@@ -549,3 +549,25 @@ def test_copies_are_the_function_itself_and_pickles_name_it() -> None:
     assert pickle.loads(pickle.dumps(_module_level)) is _module_level
     with pytest.raises((pickle.PicklingError, AttributeError)):
         pickle.dumps(anonymous)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda m: m[0][None],
+        lambda m: m[0][:, None].T,
+        lambda m: m[None].swapaxes(0, 1),
+        lambda m: m.sum(0, keepdims=True).T,
+        lambda m: np.moveaxis(m[..., None], -1, 0),
+        lambda m: m[None, :, None].transpose(2, 3, 0, 1),
+        lambda m: m[:1].T,
+    ],
+)
+def test_captured_arrays_with_any_strides_of_axes_of_one_element(view):
+    """Such strides mean nothing, and a copy has others."""
+    captured = view(np.arange(12, dtype=np.float32).reshape(3, 4))
+    function = tw.jit(lambda x: x * tw.asarray(captured))
+    x = np.ones(1, np.float32)
+    with tw.options(cache=False):
+        np.testing.assert_array_equal(function(x), captured)
+    assert "kernel" in function.lower(x).compile().explain()

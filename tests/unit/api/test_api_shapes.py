@@ -249,6 +249,7 @@ METHODS = [
     ("repeat_none", lambda x: tw.repeat(x, 0, axis=1), lambda x: np.repeat(x, 0, 1)),
     ("repeat_each", lambda x: tw.repeat(x, [2, 0, 1], axis=1), lambda x: np.repeat(x, [2, 0, 1], 1)),
     ("tile", lambda x: tw.tile(x, (2, 1, 3)), lambda x: np.tile(x, (2, 1, 3))),
+    ("tile_number", lambda x: tw.tile(x, 3), lambda x: np.tile(x, 3)),
     ("tile_less", lambda x: tw.tile(x, (2,)), lambda x: np.tile(x, (2,))),
     ("tile_more", lambda x: tw.tile(x, (2, 1, 1, 0)), lambda x: np.tile(x, (2, 1, 1, 0))),
     ("broadcast", lambda x: tw.broadcast_to(x[:, :1], (5, 2, 3, 4)), lambda x: np.broadcast_to(x[:, :1], (5, 2, 3, 4))),

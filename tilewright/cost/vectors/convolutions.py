@@ -167,7 +167,9 @@ class Convolution(msgspec.Struct, frozen=True):
         copied = rows * depth * (1 if self.dilation[-1] == 1 else _APART_CYCLES)
         moved = self.channels * (self.batch * math.prod(self.image) + self.results * math.prod(self.window))
         cycles = products / _PRODUCT_SHARE + copied + _MOVED_CYCLES * moved
-        return cycles / machine.clock_hertz
+        # A step of the depth is a row of the window of one image: the results are read and written for each.
+        nbytes = 2 * rows * self.results * self.dtype.itemsize * (depth // self.window[-1])
+        return cycles / machine.clock_hertz + nbytes / machine.memory("l3").bytes_per_second
 
     def image_columns_seconds(self, machine: Machine) -> float:
         """With images last, and one matmul whose columns are images at each position, read from a view of them: of

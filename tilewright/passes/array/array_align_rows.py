@@ -9,8 +9,8 @@ index of outer dims of the left operand, and operands whose innermost dim in mem
 arrays of which many rows are gathered, whose rows are scanned, or are reduced with others, one row for several results;
 and those that are reduced along other dims than that of neighbours before or after the transpose, and read again.
 Reductions of short rows that follow each other in memory are one dim in a loop of their own. A transpose of narrow
-elements to rows of a few puts those side by side after the others are in order. Windows are reduced as
-arrays are stored, and what is left is transposed. Before the loops are fused, which would take the transposes in.
+elements to rows of a few puts those side by side after the others are in order. Windows are reduced as arrays are
+stored, and what is left is transposed. Before the loops are fused, which would take the transposes in.
 
 Before:
     func.func @main(%x: tensor<64x96xf32>, %y: tensor<96x64xf32>) -> tensor<128x96xf32> {

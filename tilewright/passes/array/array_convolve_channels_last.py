@@ -89,7 +89,7 @@ class ArrayConvolveChannelsLastPass(msgspec.Struct, frozen=True):
         writer, ordered = _Writer(unit, values, op, sizes), ChannelsFirstWriter(values, op, sizes)
         fewer = WinogradWriter(unit, values, op, sizes)
         is_f32 = all(array_type(value).dtype == dtypes.f32 for value in (*op.operands, op.results[0]))
-        other_s = 0.0 if is_f32 else math.inf
+        unless_f32_s = 0.0 if is_f32 else math.inf
         choices: dict[str, tuple[float, Callable[[], None]]] = {
             "channels last": (last_s + sizes.channels_last_seconds(machine), writer.write),
             "images last": (sizes.images_last_seconds(machine), writer.write_images_last),
@@ -97,9 +97,9 @@ class ArrayConvolveChannelsLastPass(msgspec.Struct, frozen=True):
             "channels first": (first_s + sizes.channels_first_seconds(machine), lambda: None),
             "windows as columns": (first_s + sizes.windows_seconds(machine), lambda: ordered.write_product(machine)),
             "shifted rows": (first_s + sizes.shifted_rows_seconds(machine), ordered.write_shifted_rows),
-            "fewer multiplications": (other_s + last_s + sizes.winograd_seconds(machine), fewer.write),
+            "fewer multiplications": (unless_f32_s + last_s + sizes.winograd_seconds(machine), fewer.write),
             "fewer multiplications, images last": (
-                other_s + sizes.winograd_gradient_seconds(machine),
+                unless_f32_s + sizes.winograd_gradient_seconds(machine),
                 fewer.write_gradient,
             ),
             "rows of channels": (first_s + sizes.taps_seconds(machine), lambda: ordered.write_taps(machine)),

@@ -4,14 +4,13 @@ each of 16 elements of a tile (Winograd, "Arithmetic complexity of computations"
 
 Two by two results of a window of three by three are computed from four by four elements of the image, with 16
 multiplications for each channel instead of 36. The transforms add, subtract and halve. An error is small next to the
-largest products of a tile, and what is not finite in one element makes all results of its tiles so.
+largest terms of a tile, and what is not finite in one element makes all results of its tiles so.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,7 +20,7 @@ from tilewright.cost.vectors.convolutions import Convolution
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, tensor
 from tilewright.dtypes import DType
-from tilewright.passes.array.array_simplify import computed
+from tilewright.passes.array.array_simplify import Tensor, computed
 from tilewright.passes.array.permuted_values import PermutedValues
 from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
@@ -104,19 +103,26 @@ class WinogradWriter(msgspec.Struct):
         shape = (TILE**2, sizes.channels, sizes.results)
         if isinstance(weights.owner, array.ConstantOp):
             return computed(self.unit, self.op, [weights], lambda known: _transformed_weights(known[0]).reshape(shape))
+        # Reversed taps, as in gradients of images, are taken in the other order.
+        reverse = weights.owner if isinstance(weights.owner, array.ReverseOp) else None
+        order = (2, 1, 0) if reverse is not None and sorted(reverse.axes) == [2, 3] else (0, 1, 2)
+        if reverse is not None and order == (2, 1, 0):
+            weights = reverse.operands[0]
         # A reshape is read from memory: the transforms read rows of weights that are stored in this order.
-        order = self.values.transposed(self.op, weights, (2, 3, 1, 0))
-        taps = self._reshaped(order, (3, 3, sizes.channels * sizes.results))
-        for axis in (0, 1):
-            elements = [self._taken(taps, axis, n, 1) for n in range(3)]
-            half = self._splat(0.5, array_type(elements[0]).shape)
-            outer = self._map("add", elements[0], elements[2])
-            sums = [self._map("multiply", self._map(fn, outer, elements[1]), half) for fn in ("add", "subtract")]
-            taps = self._joined([elements[0], *sums, elements[2]], axis)
-        return self._reshaped(taps, shape)
+        stored = self.values.transposed(self.op, weights, (2, 3, 1, 0))
+        taps = self._reshaped(stored, (9, sizes.channels * sizes.results))
+        half = self._splat(0.5, (1, sizes.channels * sizes.results))
+
+        def transformed(a: Sequence[SSAValue]) -> list[SSAValue]:
+            sums = [self._map("add", self._map(fn, a[0], a[1]), a[2]) for fn in ("add", "subtract")]
+            return [a[0], *(self._map("multiply", each, half) for each in sums), a[2]]
+
+        columns = [transformed([self._taken(taps, 0, 3 * row + column, 1) for row in order]) for column in order]
+        rows = [transformed(row) for row in zip(*columns, strict=True)]
+        return self._reshaped(self._joined([each for row in rows for each in row], 0), shape)
 
     def _results(self, products: SSAValue) -> SSAValue:
-        """(N, *positions, results) of products (16, tiles, results)."""
+        """(N, *positions, results) of what the matmuls give, (16, tiles, results)."""
         sizes, (rows, columns) = self.sizes, self.sizes.tiles
         tiles = self._reshaped(products, (TILE, TILE, sizes.batch, rows, 1, columns, 1, sizes.results))
         for axis in (0, 1):
@@ -160,7 +166,7 @@ class WinogradWriter(msgspec.Struct):
         return self.values.add(self.op, made)
 
 
-def _transformed_weights(weights: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _transformed_weights(weights: Tensor) -> Tensor:
     """(16, channels * results) of (results, channels, 3, 3), rounded once."""
     matrix = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
     taps = weights.astype(np.float64).transpose(2, 3, 1, 0).reshape(9, -1)

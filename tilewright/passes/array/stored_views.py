@@ -35,7 +35,7 @@ def stored_view(unit: Unit, ops_: set[Operation], members: set[Operation], block
             why = "vectors are loaded backwards" if is_elementwise else None
         case array.BroadcastOp():
             is_again = is_elementwise and _is_computed_again(ops_, view, block)
-            why = "what it repeats takes few cycles and reads one array" if is_again else None
+            why = "few cycles for each repeat, of one array" if is_again else None
         case array.TransposeOp():
             why = _why_transposed(ops_, view, block, is_elementwise)
     if why is None:
@@ -61,7 +61,10 @@ def _why_transposed(
 
 def _is_computed_again(ops_: set[Operation], broadcast: array.BroadcastOp, block: Block) -> bool:
     """Whether a loop over what a broadcast gives computes its operand for each repeat in no more time than it would
-    load it: operations of few cycles, which read one array of its size."""
+    load it: operations of few cycles, without rounding to narrow floats, which read one array of its size."""
+    dtypes = [array_type(op.results[0]).dtype for op in ops_]
+    if any(dtype.is_float and dtype != dtype.compute for dtype in dtypes):
+        return False
     inline = inline_closure([operand for op in ops_ for operand in op.operands], block)
     if not all(is_cheap(op) for op in ops_) or not all(isinstance(each, _PLAIN) for each in inline):
         return False

@@ -169,14 +169,13 @@ class NestEmitter:
 
     def _interleave(self) -> None:
         """Compute a vector for each position of the innermost loops, and store the lanes of all side by side."""
-        stores = [root for root in self.plan.roots if isinstance(root, tile.StoreOp)]
-        dims = self.plan.interleaved_dims
+        stores, dims = [root for root in self.plan.roots if isinstance(root, tile.StoreOp)], self.plan.interleaved_dims
         rows: list[list[Value]] = []
-        for at in itertools.product(*(range(self.plan.space[dim]) for dim in dims)):
+        for places in itertools.product(*(map(i64, range(self.plan.space[dim])) for dim in dims)):
             with self._scope():
-                self.position.index.update((dim, i64(n)) for dim, n in zip(dims, at, strict=True))
+                self.position.index.update(zip(dims, places, strict=True))
                 rows.append([self.value(store.value, root_indices(self.plan, store)) for store in stores])
-        self.position.index.update((dim, i64(0)) for dim in dims)
+        self.position.index.update(dict.fromkeys(dims, i64(0)))
         for store, values in zip(stores, zip(*rows, strict=True), strict=True):
             self.memory.store_interleaved(store, root_indices(self.plan, store), values)
 
