@@ -56,9 +56,11 @@ def conv_transpose(
     if 0 in image.shape or 0 in kernel.shape:
         shape = tuple(n - a - b + e for n, a, b, e in zip(sizes, low, high, extra, strict=True))
         return full((image.shape[0], kernel.shape[1] * count, *shape), 0, image.dtype)
-    apart = _by_phases if max(spread) == 1 < max(strides) else _by_holes
     left_out = _left_out(sizes, spans, strides, low, [b - e for b, e in zip(high, extra, strict=True)])
-    result = apart(image, kernel, strides, spread, count, left_out)
+    if max(spread) == 1 < max(strides):
+        result = _by_phases(image, kernel, strides, count)
+    else:
+        result = _by_holes(image, kernel, strides, spread, count, left_out)
     before = [n for n, _ in left_out]
     ends = tuple(n - b + e - cut for n, b, e, cut in zip(sizes, high, extra, before, strict=True))
     return _cut(result, [n - cut for n, cut in zip(low, before, strict=True)], ends)
@@ -78,9 +80,7 @@ def _left_out(
     return found
 
 
-def _by_phases(
-    x: Array, w: Array, strides: Sizes, dilation: Sizes, groups: int, left_out: Sequence[tuple[int, int]]
-) -> Array:
+def _by_phases(x: Array, w: Array, strides: Sizes, groups: int) -> Array:
     """Results at `i * stride + phase` are a convolution of their own, with every `stride`-th element of the window:
     that of all phases is one convolution with as many times the channels."""
     rank = x.ndim - 2
@@ -95,8 +95,8 @@ def _by_phases(
     phases, places = range(4, 4 + 2 * rank, 2), range(3, 3 + 2 * rank, 2)
     kernel = transpose(kernel, (0, *phases, 2, 1, *places))
     kernel = reshape(kernel, (groups * math.prod(strides) * outputs, inputs, *taps))
-    around = [t - 1 for t in taps]
-    y = _correlated(x, flip(kernel, axis=tuple(range(2, 2 + rank))), around, dilation, groups, left_out)
+    around = tuple(t - 1 for t in taps)
+    y = _correlated(x, flip(kernel, axis=tuple(range(2, 2 + rank))), around, around, (1,) * rank, groups)
     steps = y.shape[2:]
     y = reshape(y, (y.shape[0], groups, *strides, outputs, *steps))
     order = [each for d in range(rank) for each in (3 + rank + d, 2 + d)]
@@ -121,15 +121,12 @@ def _by_holes(
         kernel = reshape(kernel, (groups * outputs, inputs, *w.shape[2:]))
     kernel = flip(kernel, axis=tuple(range(2, 2 + rank)))
     around = [(n - 1) * d for n, d in zip(w.shape[2:], dilation, strict=True)]
-    return _correlated(spread, kernel, around, dilation, groups, left_out)
-
-
-def _correlated(
-    x: Array, w: Array, around: Sequence[int], dilation: Sizes, groups: int, left_out: Sequence[tuple[int, int]]
-) -> Array:
-    """A convolution with so many zeros at both ends of each axis, but for those of results that are left out."""
     low, high = (tuple(n - ends[side] for n, ends in zip(around, left_out, strict=True)) for side in (0, 1))
-    return emit("convolve", x, w, strides=(1,) * len(around), low=low, high=high, dilation=dilation, groups=groups)
+    return _correlated(spread, kernel, low, high, dilation, groups)
+
+
+def _correlated(x: Array, w: Array, low: Sizes, high: Sizes, dilation: Sizes, groups: int) -> Array:
+    return emit("convolve", x, w, strides=(1,) * len(low), low=low, high=high, dilation=dilation, groups=groups)
 
 
 def _cut(y: Array, starts: Sequence[int], ends: Sequence[int]) -> Array:

@@ -49,7 +49,7 @@ from tilewright.passes.array.fusion import (
     make_group,
     users,
 )
-from tilewright.passes.array.stored_views import gathers_elements, gathers_rows, stored_view
+from tilewright.passes.array.stored_views import SMALLER, gathers_elements, gathers_rows, stored_view
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.passes.kernels.lower_ordered_group import ORDERED
 from tilewright.passes.kernels.planners import KernelPlanner, planner_for
@@ -61,8 +61,6 @@ LONGEST_CHAIN = 64
 # Arrays that a group reads and stores: a kernel has a pointer to each, a core a queue for the pages of each.
 MOST_ARRAYS = 24
 
-# How many times the elements of an array that is read in passing an array has.
-_SMALLER = 16
 # Operations that are computed again for another group.
 _MOST_COPIED = 4
 # Why a group does not store what others read, which is no reason once these are in the group.
@@ -218,7 +216,7 @@ def _copied_with(order: BlockOrder, op: Operation, group_of: Mapping[Operation, 
         owner, type = value.owner, array_type(value)
         if isinstance(owner, Operation) and is_inline(owner) and owner.parent_block() is order.block:
             return list(owner.operands)
-        is_small = type.size * _SMALLER <= size
+        is_small = type.size * SMALLER <= size
         is_stored = is_small and bool(space.reduced) and _root_coordinates(type.shape, space) is not None
         if isinstance(owner, Operation) and owner in group.ops and not is_stored:
             return list(owner.operands)

@@ -10,7 +10,7 @@ largest terms of a tile, and what is not finite in one element makes all results
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -57,45 +57,51 @@ class WinogradWriter(msgspec.Struct):
         self.values.replace(self.op, self._reshaped(taps, (3, 3, sizes.batch, sizes.results)), (2, 3, 0, 1))
 
     def _tiles(self, order: tuple[int, ...], counts: tuple[int, ...]) -> SSAValue:
-        """(16, tiles, channels): the transformed tiles of the image, so many along each dim, which is (N, rows,
-        columns, channels) in this order. Rows are transformed first."""
-        sizes = self.sizes
-        image = self.values.transposed(self.op, self.op.operands[0], order)
-        ends = [RESULTS * n + TILE - RESULTS for n in counts]
-        high = tuple(end - low - n for end, low, n in zip(ends, sizes.low, sizes.image, strict=True))
-        image = self.values.add_padding(self.op, image, (0, *sizes.low, 0), (0, *high, 0))
-        batch, *_, channels = array_type(image).shape
-        image = self._reshaped(image, (1, 1, *array_type(image).shape))
-        for axis, count in enumerate(counts):
-            elements = [self._taken(image, axis + 3, n, RESULTS * (count - 1) + 1, RESULTS) for n in range(TILE)]
-            image = self._joined(self._transformed(elements), axis)
-        return self._reshaped(image, (TILE**2, batch * math.prod(counts), channels))
+        """The transformed tiles of the image."""
+
+        def transformed(a: Sequence[SSAValue]) -> list[SSAValue]:
+            return [
+                self._map("subtract", a[0], a[2]),
+                self._map("add", a[1], a[2]),
+                self._map("subtract", a[2], a[1]),
+                self._map("subtract", a[1], a[3]),
+            ]
+
+        return self._tiled(self.op.operands[0], order, self.sizes.low, counts, TILE, transformed)
 
     def _given_tiles(self, order: tuple[int, ...]) -> SSAValue:
-        """(16, tiles, results): the transformed tiles of the gradient of the results."""
-        counts = self.sizes.window_tiles
-        given = self.values.transposed(self.op, self.op.operands[1], order)
-        high = tuple(RESULTS * count - n for count, n in zip(counts, self.sizes.window, strict=True))
-        given = self.values.add_padding(self.op, given, (0, 0, 0, 0), (0, *high, 0))
-        batch, *_, results = array_type(given).shape
-        given = self._reshaped(given, (1, 1, *array_type(given).shape))
+        """The transformed tiles of the gradient of the results."""
+
+        def transformed(a: Sequence[SSAValue]) -> list[SSAValue]:
+            return [a[0], *(self._map(fn, *a) for fn in ("add", "subtract")), self._map("negative", a[1])]
+
+        return self._tiled(self.op.operands[1], order, (0, 0), self.sizes.window_tiles, RESULTS, transformed)
+
+    def _tiled(
+        self,
+        value: SSAValue,
+        order: tuple[int, ...],
+        low: tuple[int, ...],
+        counts: tuple[int, ...],
+        size: int,
+        transformed: Callable[[Sequence[SSAValue]], list[SSAValue]],
+    ) -> SSAValue:
+        """(16, tiles, channels): tiles of `size` by `size` elements, so many along each dim, of a value that is (N,
+        rows, columns, channels) in this order, with so many zeros before it. Rows are transformed first."""
+        value = self.values.transposed(self.op, value, order)
+        batch, *extents, channels = array_type(value).shape
+        ends = [RESULTS * (n - 1) + size for n in counts]
+        high = tuple(end - before - n for end, before, n in zip(ends, low, extents, strict=True))
+        value = self.values.add_padding(self.op, value, (0, *low, 0), (0, *high, 0))
+        value = self._reshaped(value, (1, 1, *array_type(value).shape))
         for axis, count in enumerate(counts):
-            a, b = (self._taken(given, axis + 3, n, RESULTS * (count - 1) + 1, RESULTS) for n in range(RESULTS))
-            sums = [self._map(fn, a, b) for fn in ("add", "subtract")]
-            given = self._joined([a, *sums, self._map("negative", b)], axis)
-        return self._reshaped(given, (TILE**2, batch * math.prod(counts), results))
+            elements = [self._taken(value, axis + 3, n, RESULTS * (count - 1) + 1, RESULTS) for n in range(size)]
+            value = self._joined(transformed(elements), axis)
+        return self._reshaped(value, (TILE**2, batch * math.prod(counts), channels))
 
     @property
     def _dtype(self) -> DType:
         return array_type(self.op.results[0]).dtype
-
-    def _transformed(self, a: Sequence[SSAValue]) -> list[SSAValue]:
-        return [
-            self._map("subtract", a[0], a[2]),
-            self._map("add", a[1], a[2]),
-            self._map("subtract", a[2], a[1]),
-            self._map("subtract", a[1], a[3]),
-        ]
 
     def _weights(self) -> SSAValue:
         """(16, channels, results): the transformed weights; known ones are transformed now."""
@@ -104,10 +110,9 @@ class WinogradWriter(msgspec.Struct):
         if isinstance(weights.owner, array.ConstantOp):
             return computed(self.unit, self.op, [weights], lambda known: _transformed_weights(known[0]).reshape(shape))
         # Reversed taps, as in gradients of images, are taken in the other order.
-        reverse = weights.owner if isinstance(weights.owner, array.ReverseOp) else None
-        order = (2, 1, 0) if reverse is not None and sorted(reverse.axes) == [2, 3] else (0, 1, 2)
-        if reverse is not None and order == (2, 1, 0):
-            weights = reverse.operands[0]
+        order = (0, 1, 2)
+        if isinstance(weights.owner, array.ReverseOp) and sorted(weights.owner.axes) == [2, 3]:
+            weights, order = weights.owner.operands[0], (2, 1, 0)
         # A reshape is read from memory: the transforms read rows of weights that are stored in this order.
         stored = self.values.transposed(self.op, weights, (2, 3, 1, 0))
         taps = self._reshaped(stored, (9, sizes.channels * sizes.results))

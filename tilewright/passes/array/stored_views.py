@@ -17,7 +17,7 @@ from tilewright.passes.kernels.lower_loop_group import is_short_transpose
 # Elements of rows that are stored side by side, at least: rests of shorter ones would be most of the vectors.
 _LONG_ROW = 64
 # How many times the elements of an array that is read in passing an array has.
-_SMALLER = 16
+SMALLER = 16
 _PLAIN = (array.BroadcastOp, array.ReshapeOp, array.ConstantOp, array.IotaOp)
 
 
@@ -70,7 +70,7 @@ def _is_computed_again(ops_: set[Operation], broadcast: array.BroadcastOp, block
         return False
     size = array_type(broadcast.operands[0]).size
     read = {operand for op in (*ops_, *inline) for operand in op.operands if operand.owner not in {*ops_, *inline}}
-    return sum(array_type(each).size * _SMALLER > size for each in read) <= 1
+    return sum(array_type(each).size * SMALLER > size for each in read) <= 1
 
 
 def _is_stored(view: array.ArrayOp, block: Block) -> bool:
