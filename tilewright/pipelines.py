@@ -49,6 +49,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
     from tilewright.passes.array.array_split_k import ArraySplitKPass
     from tilewright.passes.array.array_split_reductions import ArraySplitReductionsPass
     from tilewright.passes.array.array_split_sorts import ArraySplitSortsPass
+    from tilewright.passes.array.array_store_joins import ArrayStoreJoinsPass
     from tilewright.passes.array.array_sum_operands import ArraySumOperandsPass
     from tilewright.passes.array.array_update_in_place import ArrayUpdateInPlacePass
     from tilewright.passes.kernels.array_lower_to_tile import ArrayLowerToTilePass
@@ -86,6 +87,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
         (vectors, ArraySplitSortsPass()),  # sort halves of one long line on two threads
         (not vectors, ArraySplitJoinsPass()),  # split concatenations of many arrays, so that each part fuses
         (vectors, ArraySplitJoinsPass(MOST_CUT_OPERANDS)),  # likewise, of very many: loops are cut where operands end
+        (vectors, ArrayStoreJoinsPass()),  # store concatenated short rows that expensive functions read, before fusion
         (vectors, ArrayAlignRowsPass()),  # store what loops along rows would read across them
         (True, ArrayFuseContractPass()),  # fuse epilogues into contractions before loops take them
         (
