@@ -191,9 +191,14 @@ def _only_gather(op: array.ArrayOp) -> array.GatherOp | None:
         return None
     if any(each.operands != gathers[0].operands or each.axes != gathers[0].axes for each in gathers):
         return None
-    if array_type(gathers[0].results[0]).size > _MOST_OF_MANY * array_type(op.results[0]).size:
+    if not _is_part(gathers[0]):
         return None
     return _merged(gathers) if len(gathers) > 1 else gathers[0]
+
+
+def _is_part(op: array.GatherOp) -> bool:
+    """Whether a gather takes at most half of what it reads."""
+    return array_type(op.results[0]).size <= _MOST_OF_MANY * array_type(op.operands[0]).size
 
 
 def _merged(gathers: Sequence[array.GatherOp]) -> array.GatherOp:
@@ -214,11 +219,16 @@ def _is_worthwhile(op: array.ArrayOp, slices: Sequence[array.SliceOp]) -> bool:
     taken = sum(array_type(each.results[0]).size for each in {_ranges(each): each for each in slices}.values())
     if len(slices) == 1:
         return 0 < taken < size * (_MOST_OF_SUMS if isinstance(op, array.ReduceOp | array.ContractOp) else 1)
-    if isinstance(op, array.ContractOp | array.ReduceOp):
+    if isinstance(op, array.ContractOp | array.ReduceOp) or (isinstance(op, array.GatherOp) and _takes_few(op)):
         return False
     # Indices and conditions are no epilogue of a matmul: where slices share them out, each computes its own.
     is_whole = isinstance(op, array.ConcatOp) or not array_type(op.results[0]).dtype.is_float
     return 0 < taken <= size * (1 if is_whole else _MOST_OF_MANY)
+
+
+def _takes_few(op: array.GatherOp) -> bool:
+    """Whether a gather bubbles up by itself, which gathers of parts of its indices would not."""
+    return _is_computed(op.operands[0]) and _is_part(op)
 
 
 def _ranges(op: array.SliceOp) -> Ranges:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from tilewright.targets.cpu.loops import POINTER, broadcast, entry_alloca
-from tilewright.targets.llvm.values import Builder, Value, element_of, has_features, lanes_of
+from tilewright.targets.cpu.loops import POINTER, broadcast
+from tilewright.targets.llvm.values import Builder, Value, element_of, has_features, lanes_of, shuffle
 
 
 def _suffix(shape: ir.Type) -> str:
@@ -24,6 +24,10 @@ def _declare(builder: Builder, name: str, result: ir.Type, arguments: Sequence[i
 
 # Bytes of a register of a machine without masks in registers.
 _REGISTER_BYTES = 32
+# Bytes of the shortest register for a vector.
+_LEAST_REGISTER_BYTES = 16
+# What an element is stored as, by its bytes: one instruction, where integers take two.
+_MOVED: dict[int, ir.Type] = {4: ir.FloatType(), 8: ir.DoubleType()}
 
 
 def masked_load(builder: Builder, pointer: Value, mask: Value, shape: ir.Type, align: int) -> Value:
@@ -54,16 +58,32 @@ def masked_store(builder: Builder, value: Value, pointer: Value, mask: Value, al
 
 
 def store_first_lane(builder: Builder, value: Value, pointer: Value, itemsize: int) -> None:
-    """Store the first element of a vector, by way of the stack: LLVM does not see which operations it is the result of.
+    """Store the first element of a vector, through an empty piece of assembly: LLVM does not see which operations it is
+    the result of.
 
     LLVM 22 on AVX-512 turns a truncation and a masked store of one lane into a store of the wide type, and takes the
     first lane of a negated shuffle of doubles from before the shuffle.
     """
-    slot = entry_alloca(builder, value.type)
-    builder.store(value, slot)
-    size, volatile = ir.IntType(64), ir.IntType(1)
-    copy = _declare(builder, "llvm.memcpy.p0.p0.i64", ir.VoidType(), [POINTER, POINTER, size, volatile])
-    builder.call(copy, [pointer, slot, ir.Constant(size, itemsize), ir.Constant(volatile, 1)])
+    number = _MOVED.get(itemsize, ir.IntType(8 * itemsize))
+    lanes, most = lanes_of(value.type), _register_bytes(builder) // itemsize
+    numbers = builder.bitcast(value, ir.VectorType(number, lanes))
+    count = max(min(lanes, most), _LEAST_REGISTER_BYTES // itemsize)
+    if count != lanes:
+        numbers = shuffle(builder, numbers, None, [min(lane, lanes - 1) for lane in range(count)])
+    constraint = "w" if _is_arm(builder) else "x"
+    code = ir.InlineAsm(ir.FunctionType(numbers.type, [numbers.type]), "", f"={constraint},0")
+    first = builder.extract_element(builder.call(code, [numbers]), ir.Constant(ir.IntType(32), 0))
+    builder.store(first, pointer, align=itemsize)
+
+
+def _register_bytes(builder: Builder) -> int:
+    if _is_arm(builder):
+        return _LEAST_REGISTER_BYTES
+    return 2 * _REGISTER_BYTES if has_features(builder, "avx512vl") else _REGISTER_BYTES
+
+
+def _is_arm(builder: Builder) -> bool:
+    return builder.module.triple.startswith("aarch64")
 
 
 def gather(builder: Builder, pointers: Value, mask: Value, shape: ir.Type, align: int) -> Value:
