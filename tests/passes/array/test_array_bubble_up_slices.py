@@ -366,6 +366,26 @@ def test_gathers_of_rolled_arrays_compute_what_is_taken_once() -> None:
     assert array_type(made.results[0]).size == 16
 
 
+def test_rolled_gathers_compute_what_is_taken_once() -> None:
+    """As by `take_along_axis` of what is computed, rolled: slices of the gather wait until that has bubbled up."""
+    text = """
+    func.func @main(%x: tensor<8x6xi8>, %i: tensor<1x6xi32>, %n: tensor<1x6xi32>) -> tensor<1x6xi8> {
+      %e = array.map(%x) {fn = "negative"} : tensor<8x6xi8>
+      %y = array.gather(%e, %i, %n) {axes = array<i64: 0, 1>} : tensor<1x6xi8>
+      %a = array.slice(%y) {starts = array<i64: 0, 2>, limits = array<i64: 1, 6>, strides = array<i64: 1, 1>}
+        : tensor<1x4xi8>
+      %b = array.slice(%y) {starts = array<i64: 0, 0>, limits = array<i64: 1, 2>, strides = array<i64: 1, 1>}
+        : tensor<1x2xi8>
+      %z = array.concat(%a, %b) {axis = 1 : index} : tensor<1x6xi8>
+      func.return %z : tensor<1x6xi8>
+    }
+    """
+    inputs = [np.arange(48, dtype=np.int8).reshape(8, 6), np.array([[7, 0, 3, 2, 5, 1]], np.int32)]
+    inputs.append(np.arange(6, dtype=np.int32)[None])
+    unit = check_meaning(PASS, text, inputs=inputs)
+    assert computed(unit) == 6
+
+
 def test_gathers_of_computed_elements_that_a_reshape_counts_on() -> None:
     body = '%e = array.map(%x) {fn = "exp"} : tensor<8x6xf32> %y = array.reshape(%e) : tensor<48xf32>'
     for indices in ([0, 47], [13, 6], [-3, 99]):

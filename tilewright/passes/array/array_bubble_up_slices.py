@@ -1,8 +1,8 @@
 """Bubble slices and gathers up: compute only the elements that later operations take.
 
-A slice of what an elementwise operation, a view, a reduction or a contraction gives is that operation on slices of its
-operands, if nothing else uses it. Slices meet the arguments of the program, or what has other uses. Several slices of
-one value bubble up where together they take at most half of it; so does a gather.
+A slice of what an elementwise operation, a view, a reduction, a sort, a scan or a contraction gives is that operation
+on slices of its operands, if nothing else uses it. Slices meet the arguments of the program, or what has other uses.
+Several slices of one value bubble up where together they take at most half of it; so does a gather.
 First of all, so that the simplification after it joins and folds what is written here; not on cores, where slices move
 pages.
 
@@ -51,6 +51,15 @@ _MOST_OF_MANY, _MOST_OF_SUMS = 0.5, 0.75
 _MOST_OF_ROWS = 0.75
 # A gather that bubbles up leaves slices to bubble up, and a slice that does leaves gathers.
 _ROUNDS = 4
+# Operations that are not written again for each of several slices.
+_COMPUTED_ONCE = (
+    array.ContractOp,
+    array.ReduceOp,
+    array.ArgReduceOp,
+    array.ScanOp,
+    array.SortOp,
+    array.WindowReduceOp,
+)
 
 
 class Range(NamedTuple):
@@ -82,7 +91,8 @@ class ArrayBubbleUpSlicesPass(msgspec.Struct, frozen=True):
                 drop_unused(block)
                 hoist_reshapes_of_parts(unit, block)
                 slices = _Slices(block)
-                for _ in range(_ROUNDS):
+                slices.bubble_up(through_slices=False)
+                for _ in range(_ROUNDS - 1):
                     if not slices.bubble_up():
                         break
                 drop_unused(block)
@@ -96,14 +106,15 @@ class _Slices(msgspec.Struct):
         default_factory=dict[tuple[SSAValue, Ranges], SSAValue]
     )
 
-    def bubble_up(self) -> bool:
+    def bubble_up(self, through_slices: bool = True) -> bool:
         """Rewrite operations of which slices or one gather alone are used, users before what they use; gives whether
-        there was one."""
+        there was one. Gathers go through slices once those have bubbled up: what is taken of an operand is less."""
         changed = False
         for op in reversed(list(self.block.ops)):
             if op.parent is None:
                 continue  # a slice that went with what read it
-            if isinstance(op, array.ArrayOp) and _gather_first(op):
+            waits = isinstance(op, array.SliceOp) and not through_slices
+            if isinstance(op, array.ArrayOp) and not waits and _gather_first(op):
                 changed = True
                 continue
             rule = _RULES.get(type(op))
@@ -219,7 +230,7 @@ def _is_worthwhile(op: array.ArrayOp, slices: Sequence[array.SliceOp]) -> bool:
     taken = sum(array_type(each.results[0]).size for each in {_ranges(each): each for each in slices}.values())
     if len(slices) == 1:
         return 0 < taken < size * (_MOST_OF_SUMS if isinstance(op, array.ReduceOp | array.ContractOp) else 1)
-    if isinstance(op, array.ContractOp | array.ReduceOp) or (isinstance(op, array.GatherOp) and _takes_few(op)):
+    if isinstance(op, _COMPUTED_ONCE) or (isinstance(op, array.GatherOp) and _takes_few(op)):
         return False
     # Indices and conditions are no epilogue of a matmul: where slices share them out, each computes its own.
     is_whole = isinstance(op, array.ConcatOp) or not array_type(op.results[0]).dtype.is_float
@@ -445,6 +456,38 @@ def _reduce(slices: _Slices, op: array.ReduceOp, ranges: Ranges) -> SSAValue | N
     return slices.again(op, [slices.part(op, op.operands[0], taken)], ranges)
 
 
+def _along_lines(slices: _Slices, op: array.SortOp | array.ScanOp, ranges: Ranges) -> SSAValue | None:
+    """The lines that are taken, sorted or scanned; elements of lines are taken of the result."""
+    if len(op.operands) > 1:
+        return None
+    return _some_dims(slices, op, ranges, [axis != op.axis for axis in range(len(ranges))])
+
+
+def _window_reduce(slices: _Slices, op: array.WindowReduceOp, ranges: Ranges) -> SSAValue | None:
+    """Dims without windows that are taken are those of the operand; the others are taken of the result."""
+    dims = zip(op.window, op.strides, op.low, op.high, strict=True)
+    return _some_dims(slices, op, ranges, [dim == (1, 1, 0, 0) for dim in dims])
+
+
+def _some_dims(slices: _Slices, op: array.ArrayOp, ranges: Ranges, bubbles: Sequence[bool]) -> SSAValue | None:
+    """The operation on the part of its operand that some dims take, and a slice of the others; None where these take
+    all."""
+    whole = _whole(array_type(op.results[0]).shape)
+    taken = tuple(each if up else all_ for each, all_, up in zip(ranges, whole, bubbles, strict=True))
+    if taken == whole:
+        return None
+    held = _whole(_sizes(taken))
+    left = tuple(all_ if up else each for each, all_, up in zip(ranges, held, bubbles, strict=True))
+    made = slices.again(op, [slices.part(op, op.operands[0], taken)], taken)
+    return slices.part(op, made, left)
+
+
+def _arg_reduce(slices: _Slices, op: array.ArgReduceOp, ranges: Ranges) -> SSAValue | None:
+    size = array_type(op.operands[0]).shape[op.axis]
+    taken = (*ranges[: op.axis], Range(0, size, 1), *ranges[op.axis :])
+    return slices.again(op, [slices.part(op, op.operands[0], taken)], ranges)
+
+
 def _contract(slices: _Slices, op: array.ContractOp, ranges: Ranges) -> SSAValue | None:
     """Rows, columns and batches that are taken are those of the operands."""
     if op.part is not None:
@@ -485,5 +528,9 @@ _RULES: dict[type, Callable[[_Slices, Any, Ranges], SSAValue | None]] = {
     array.ConcatOp: _concat,
     array.PadOp: _pad,
     array.ReduceOp: _reduce,
+    array.ArgReduceOp: _arg_reduce,
+    array.ScanOp: _along_lines,
+    array.SortOp: _along_lines,
+    array.WindowReduceOp: _window_reduce,
     array.ContractOp: _contract,
 }

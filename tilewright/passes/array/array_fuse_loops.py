@@ -28,6 +28,7 @@ After:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
@@ -63,6 +64,8 @@ MOST_ARRAYS = 24
 
 # Operations that are computed again for another group.
 _MOST_COPIED = 4
+# How often a gather takes what is stored for it, at least, and of how many elements.
+_OFTEN, _MANY_ELEMENTS = 4, 65536
 # Why a group does not store what others read, which is no reason once these are in the group.
 _OTHER_SHAPES = "results of different shapes"
 
@@ -473,6 +476,7 @@ def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space, p
         reach(root.results[0], at)
         if problems:
             return problems[0]
+    often = _gathered_often(seen, space)
     for op, coordinates in seen.items():
         (at,) = coordinates
         if isinstance(op, array.ReduceOp) and at != row:
@@ -480,9 +484,22 @@ def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space, p
         permuted = permutes_rows and (
             _moves_in_any_order(op, at, straight) or _is_joined(op, at, numbers.get(straight), seen)
         )
-        if at not in (straight, row) and not is_cheap(op) and not permuted:
+        if op in often or (at not in (straight, row) and not is_cheap(op) and not permuted):
             return f"{describe([op])} would be repeated for every element that reads it"
     return None
+
+
+def _gathered_often(seen: Collection[Operation], space: _Space) -> set[Operation]:
+    """The operations whose elements a gather takes so often that they are stored for it."""
+    pending = [op.operands[0].owner for op in seen if isinstance(op, array.GatherOp)]
+    found, most = set[Operation](), math.prod(space.shape)
+    while pending and most >= _MANY_ELEMENTS:
+        op = pending.pop()
+        if not isinstance(op, Operation) or op in found or not (op in seen or is_inline(op)):
+            continue
+        found.add(op)
+        pending += [operand.owner for operand in op.operands]
+    return {op for op in found if op in seen and _OFTEN * array_type(op.results[0]).size <= most}
 
 
 def _is_joined(op: Operation, at: tuple[object, ...], straight: int | None, seen: Collection[Operation]) -> bool:

@@ -389,6 +389,18 @@ def _reduce(op: array.ReduceOp, gather: array.GatherOp) -> SSAValue | None:
     return add(gather, array.ReduceOp(arguments=[gathered], fn=op.fn, axes=summed, outputs=[gather.results[0].type]))
 
 
+def _along_lines(op: array.SortOp | array.ScanOp, gather: array.GatherOp) -> SSAValue | None:
+    """The lines that are taken, sorted or scanned."""
+    (source, *others), rank = op.operands, array_type(gather.operands[1]).rank
+    if others or len(op.results) > 1 or op.axis in gather.axes:
+        return None
+    gathered = gathered_from(gather, source, {axis: axis for axis in gather.axes})
+    before = sum(axis not in gather.axes for axis in range(op.axis))
+    made = rebuilt(op, [gathered], [gather.results[0].type])
+    made.axis = rank + before
+    return add(gather, made)
+
+
 # A rule takes the operation of its class.
 _RULES: dict[type, Callable[[Any, array.GatherOp], SSAValue | None]] = {
     array.MapOp: _elementwise,
@@ -403,4 +415,6 @@ _RULES: dict[type, Callable[[Any, array.GatherOp], SSAValue | None]] = {
     array.SliceOp: _slice,
     array.GatherOp: _gather,
     array.ReduceOp: _reduce,
+    array.ScanOp: _along_lines,
+    array.SortOp: _along_lines,
 }
