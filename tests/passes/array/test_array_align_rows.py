@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests.passes.pass_support import applied, check_meaning, check_unchanged
@@ -66,6 +67,23 @@ def test_the_transpose_of_a_transposed_operand_is_that_array() -> None:
     view = join.operands[1].owner
     assert isinstance(view, array.ReshapeOp)
     assert view.operands[0] is unit.main.body.block.args[1]
+
+
+def test_elements_that_are_gathered_are_stored_in_the_order_that_a_concatenation_is_read_in() -> None:
+    """A transpose of the concatenation goes to its operands, and from there into the kernels that gather them."""
+    text = """
+    func.func @main(%x: tensor<64x96xf32>, %y: tensor<64x96xf32>, %i: tensor<80xi32>) -> tensor<128x80xf32> {
+      %g = array.gather(%x, %i) {axes = array<i64: 1>} : tensor<80x64xf32>
+      %h = array.gather(%y, %i) {axes = array<i64: 1>} : tensor<80x64xf32>
+      %n = array.map(%h) {fn = "negative"} : tensor<80x64xf32>
+      %j = array.concat(%g, %n) {axis = 1 : index} : tensor<80x128xf32>
+      %z = array.transpose(%j) {permutation = array<i64: 1, 0>} : tensor<128x80xf32>
+      func.return %z : tensor<128x80xf32>
+    }
+    """
+    arrays = [np.arange(64 * 96, dtype=np.float32).reshape(64, 96) + n for n in range(2)]
+    unit = check_meaning(PASS, text, inputs=[*arrays, np.arange(80, dtype=np.int32) * 7 % 96])
+    assert stored(unit) == [(64, 80), (64, 80)]
 
 
 @pytest.mark.parametrize(

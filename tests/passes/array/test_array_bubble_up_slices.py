@@ -229,7 +229,6 @@ TURNED = "%y = array.transpose(%r) {permutation = array<i64: 1, 2, 0>} : tensor<
 PADDED = """%zero = array.constant() {value = 0.0 : f64, resource = ""} : tensor<f32>
       %y = array.pad(%x, %zero) {low = array<i64: 0, 1>, high = array<i64: 0, 2>, interior = array<i64: 0, 0>}
         : tensor<8x9xf32>"""
-RESHAPED = "%y = array.reshape(%x) : tensor<2x1x4x6xf32>"
 
 
 @pytest.mark.parametrize(
@@ -239,7 +238,6 @@ RESHAPED = "%y = array.reshape(%x) : tensor<2x1x4x6xf32>"
         (REPEATED, 1, "2x5x6xf32"),
         (REPEATED, 2, "2x5x8xf32"),
         (JOINED, 0, "2x12xf32"),
-        (RESHAPED, 3, "2x2x1x4xf32"),
         ("%y = array.bitcast(%x) : tensor<8x6xi32>", 1, "2x8xi32"),
         ("%y = array.transpose(%x) {permutation = array<i64: 1, 0>} : tensor<6x8xf32>", 0, "2x8xf32"),
         (f"{REPEATED.replace('%y', '%r')} {TURNED}", 0, "2x6x5xf32"),
@@ -399,6 +397,7 @@ def test_gathers_of_computed_elements_that_a_reshape_counts_on() -> None:
     ("body", "axis", "result"),
     [
         ("%y = array.concat(%x, %x) {axis = 1 : index} : tensor<8x12xf32>", 1, "2x8xf32"),
+        ("%y = array.reshape(%x) : tensor<2x1x4x6xf32>", 3, "2x2x1x4xf32"),
         ("%y = array.reshape(%x) : tensor<4x12xf32>", 0, "2x12xf32"),
         ("%y = array.reshape(%x) : tensor<48xf32>", 0, "2xf32"),
     ],
@@ -613,3 +612,66 @@ def test_a_slice_stands_before_all_that_read_it() -> None:
         assert known.issuperset(op.operands)
         known.update(op.results)
     assert sum(isinstance(op, array.SliceOp) for op in unit.main.body.block.ops) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "ranges", "result", "elements"),
+    [
+        (
+            '%y = array.scan(%x) {fn = "add", axis = 1 : index, reverse = false} : tensor<8x6xf32>',
+            "2:4, 0:6",
+            "2x6xf32",
+            12,
+        ),
+        (
+            '%y = array.scan(%x) {fn = "add", axis = 1 : index, reverse = false} : tensor<8x6xf32>',
+            "2:4, 3:6",
+            "2x3xf32",
+            12,
+        ),
+        ("%y = array.sort(%x) {axis = 0 : index, descending = false} : tensor<8x6xf32>", "0:3, 1:6:2", "3x3xf32", 24),
+        ('%y = array.arg_reduce(%x) {fn = "maximum", axis = 1 : index} : tensor<8xi64>', "1:8:3", "3xi64", 3),
+        (
+            """%y = array.window_reduce(%x) {fn = "maximum", window = array<i64: 1, 2>, strides = array<i64: 1, 2>,
+              low = array<i64: 0, 0>, high = array<i64: 0, 0>, dilation = array<i64: 1, 1>} : tensor<8x3xf32>""",
+            "5:8, 1:3",
+            "3x2xf32",
+            9,
+        ),
+    ],
+)
+def test_slices_take_lines(body: str, ranges: str, result: str, elements: int) -> None:
+    """Of other dims than those that are sorted, scanned or have windows; what is taken of those is taken afterwards."""
+    inputs = [np.random.default_rng(0).permutation(48).astype(np.float32).reshape(8, 6)]
+    unit = check_meaning(PASS, sliced(body, "%y", ranges, result), inputs=inputs)
+    assert computed(unit) == elements
+
+
+@pytest.mark.parametrize("ranges", ["0:8, 0:3", "0:8, 5:6"])
+def test_parts_of_sorted_lines_stay(ranges: str) -> None:
+    body = "%y = array.sort(%x) {axis = 1 : index, descending = true} : tensor<8x6xf32>"
+    check_unchanged(PASS, sliced(body, "%y", ranges, f"8x{3 if '0:3' in ranges else 1}xf32"))
+
+
+def test_gathers_of_sorted_lines() -> None:
+    body = "%y = array.sort(%x) {axis = 1 : index, descending = false} : tensor<8x6xf32>"
+    inputs = [np.random.default_rng(0).permutation(48).astype(np.float32).reshape(8, 6), np.array([3, 1], np.int32)]
+    unit = check_meaning(PASS, gathered(body, "%y", 0, "2x6xf32"), inputs=inputs)
+    assert computed(unit) == 12
+
+
+def test_gathers_follow_slices_that_drop_operands() -> None:
+    """Of the concatenation the slice takes one operand: a gather of both would need the sorted one."""
+    text = """
+    func.func @main(%x: tensor<2x6xf32>, %w: tensor<2x6xf32>, %i: tensor<3xi32>) -> tensor<3x2xf32> {
+      %s = array.sort(%x) {axis = 1 : index, descending = false} : tensor<2x6xf32>
+      %y = array.concat(%s, %w) {axis = 1 : index} : tensor<2x12xf32>
+      %part = array.slice(%y) {starts = array<i64: 0, 6>, limits = array<i64: 2, 12>, strides = array<i64: 1, 1>}
+        : tensor<2x6xf32>
+      %z = array.gather(%part, %i) {axes = array<i64: 1>} : tensor<3x2xf32>
+      func.return %z : tensor<3x2xf32>
+    }
+    """
+    inputs = [np.arange(12, dtype=np.float32).reshape(2, 6)[:, ::-1].copy() for _ in range(2)]
+    unit = check_meaning(PASS, text, inputs=[*inputs, np.array([4, 0, 5], np.int32)])
+    assert not any(isinstance(op, array.SortOp) for op in unit.main.body.block.ops)

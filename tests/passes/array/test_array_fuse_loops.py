@@ -81,6 +81,28 @@ def test_rows_are_gathered_by_the_loop_that_concatenates_them(axes: tuple[int, .
     assert [why for _, why in groups(program)] == expected
 
 
+@pytest.mark.parametrize("permutation", [(0, 1, 2), (1, 0, 2)])
+def test_gathered_rows_of_any_order_are_copied_by_the_loop_that_concatenates_them(permutation: tuple[int, ...]) -> None:
+    def program(p: Program) -> list[Value]:
+        indices = p.array(64, dtype=dtypes.i32)
+        rows = [p.add("gather", [p.array(5, 100, 32), indices], axes=(1,))[0] for _ in range(2)]
+        turned = [p.add("transpose", [each], permutation=permutation)[0] for each in rows]
+        return [p.add("concat", turned, axis=2)[0]]
+
+    assert [why for _, why in groups(program)] == ["gather gather concat"]
+
+
+@pytest.mark.parametrize(("indices", "fused"), [(8192, False), (1024, True), (24, True)])
+def test_what_is_gathered_often_is_stored(indices: int, fused: bool) -> None:
+    """A sum of 16 rows of 32: each element is taken 512 times, or there are few elements, or each is taken once."""
+
+    def program(p: Program) -> list[Value]:
+        rows = p.map("add", p.array(16, 32), p.array(16, 32))
+        return [p.add("gather", [rows, p.array(indices, dtype=dtypes.i32)], axes=(0,))[0]]
+
+    assert [why for _, why in groups(program)] == (["add gather"] if fused else ["add", "gather"])
+
+
 def test_results_of_one_shape_share_a_group_and_unrelated_ones_do_not() -> None:
     def program(p: Program) -> list[Value]:
         e = p.map("exp", p.array(8))

@@ -55,6 +55,7 @@ from tilewright.passes.array.fusion import (
     users,
 )
 from tilewright.passes.array.permuted_values import inverse
+from tilewright.passes.array.stored_views import gathers_elements
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.passes.kernels.lower_loop_group import is_gathered_along_rows
 from tilewright.primitives import ArrayType
@@ -124,8 +125,12 @@ def _store(block: Block, members: set[Operation], why: str) -> None:
 
 
 def _align_operands(unit: Unit, block: Block, op: array.ConcatOp) -> None:
-    if _read_across(op) or op.axis == _innermost(array_type(op.results[0]).shape) or _joins_lines(op):
+    is_innermost = op.axis == _innermost(array_type(op.results[0]).shape)
+    if is_innermost or _read_across(op) or _joins_lines(op) or any(_gathers(each) for each in op.operands):
         op = _transposed_first(block, op)
+    for operand in [each for each in dict.fromkeys(op.operands) if _gathers(each)]:
+        if any(isinstance(each, array.TransposeOp) for each in _chain(operand)):
+            _store(block, {*_chain(operand), *_gathers(operand)}, _GATHERED)
     across = _read_across(op)
     alike = len(across) == len(set(op.operands)) and not any(_ends_along_rows(op, each) for each in across)
     if not across or alike:
@@ -301,6 +306,12 @@ def _read_across(op: array.ConcatOp) -> list[SSAValue]:
 def _joins_lines(op: array.ConcatOp) -> bool:
     """Whether operands have but one dim of more than one element: their transposes are views."""
     return all(array_type(each).size == max(array_type(each).shape) for each in op.operands)
+
+
+def _gathers(value: SSAValue) -> list[Operation]:
+    """The gathers of single elements that a value is computed of: any order suits these."""
+    read = dict.fromkeys(operand.owner for op in _chain(value) for operand in op.operands) | {value.owner: None}
+    return [each for each in read if isinstance(each, Operation) and gathers_elements(each)]
 
 
 def _is_across(value: SSAValue, read: _Read) -> bool:

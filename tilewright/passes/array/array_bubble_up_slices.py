@@ -194,22 +194,23 @@ def _gather_first(op: array.ArrayOp) -> bool:
 
 
 def _only_gather(op: array.ArrayOp) -> array.GatherOp | None:
-    """The gather that takes at most half of what an operation gives, which nothing else uses; equal ones, as of a value
-    that an operation uses twice, become the first of them."""
+    """The gather that takes at most half of what an operation gives, or any part of what is concatenated along another
+    axis, which nothing else uses; equal ones, as of a value that an operation uses twice, become the first of them."""
     block, uses = op.parent_block(), list(op.results[0].uses)
     gathers = [use.operation for use in uses if isinstance(use.operation, array.GatherOp) and not use.index]
     if not gathers or len(gathers) < len(uses) or any(each.parent_block() is not block for each in gathers):
         return None
     if any(each.operands != gathers[0].operands or each.axes != gathers[0].axes for each in gathers):
         return None
-    if not _is_part(gathers[0]):
+    joins_others = isinstance(op, array.ConcatOp) and op.axis not in gathers[0].axes
+    if not _is_part(gathers[0], 1 if joins_others else _MOST_OF_MANY):
         return None
     return _merged(gathers) if len(gathers) > 1 else gathers[0]
 
 
-def _is_part(op: array.GatherOp) -> bool:
-    """Whether a gather takes at most half of what it reads."""
-    return array_type(op.results[0]).size <= _MOST_OF_MANY * array_type(op.operands[0]).size
+def _is_part(op: array.GatherOp, most: float = _MOST_OF_MANY) -> bool:
+    """Whether a gather takes at most a part of what it reads."""
+    return array_type(op.results[0]).size <= most * array_type(op.operands[0]).size
 
 
 def _merged(gathers: Sequence[array.GatherOp]) -> array.GatherOp:
@@ -472,14 +473,18 @@ def _window_reduce(slices: _Slices, op: array.WindowReduceOp, ranges: Ranges) ->
 def _some_dims(slices: _Slices, op: array.ArrayOp, ranges: Ranges, bubbles: Sequence[bool]) -> SSAValue | None:
     """The operation on the part of its operand that some dims take, and a slice of the others; None where these take
     all."""
+
+    def choose(others: Ranges) -> Ranges:
+        return tuple(each if up else other for each, other, up in zip(ranges, others, bubbles, strict=True))
+
     whole = _whole(array_type(op.results[0]).shape)
-    taken = tuple(each if up else all_ for each, all_, up in zip(ranges, whole, bubbles, strict=True))
+    taken = choose(whole)
     if taken == whole:
         return None
-    held = _whole(_sizes(taken))
-    left = tuple(all_ if up else each for each, all_, up in zip(ranges, held, bubbles, strict=True))
-    made = slices.again(op, [slices.part(op, op.operands[0], taken)], taken)
-    return slices.part(op, made, left)
+    source = op.operands[0]
+    part = slices.part(op, source, choose(_whole(array_type(source).shape)))
+    left = tuple(held if up else each for each, held, up in zip(ranges, _whole(_sizes(taken)), bubbles, strict=True))
+    return slices.part(op, slices.again(op, [part], taken), left)
 
 
 def _arg_reduce(slices: _Slices, op: array.ArgReduceOp, ranges: Ranges) -> SSAValue | None:

@@ -482,7 +482,7 @@ def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space, p
         if isinstance(op, array.ReduceOp) and at != row:
             return "a reduction would be read at shifted coordinates"
         permuted = permutes_rows and (
-            _moves_in_any_order(op, at, straight) or _is_joined(op, at, numbers.get(straight), seen)
+            _moves_in_any_order(op, at, straight) or _is_joined(op, at, straight, numbers, seen)
         )
         if op in often or (at not in (straight, row) and not is_cheap(op) and not permuted):
             return f"{describe([op])} would be repeated for every element that reads it"
@@ -502,11 +502,15 @@ def _gathered_often(seen: Collection[Operation], space: _Space) -> set[Operation
     return {op for op in found if op in seen and _OFTEN * array_type(op.results[0]).size <= most}
 
 
-def _is_joined(op: Operation, at: tuple[object, ...], straight: int | None, seen: Collection[Operation]) -> bool:
-    """Whether an operation gathers rows for a concatenation at straight coordinates, whose loop is cut where operands
-    end, so that each row is copied once."""
-    joins = [other for other in seen if isinstance(other, array.ConcatOp)]
-    return gathers_rows(op) and any(at == tuple((id(join), straight, d) for d in range(len(at))) for join in joins)
+def _is_joined(
+    op: Operation, at: tuple[object, ...], straight: tuple[object, ...], numbers: _Numbers, seen: Collection[Operation]
+) -> bool:
+    """Whether an operation gathers rows for a concatenation of rows in any order, whose loop is cut where operands end,
+    so that each row is copied once."""
+    orders = [number for order, number in numbers.items() if _keeps_rows(order, straight)]
+    joins = [id(other) for other in seen if isinstance(other, array.ConcatOp)]
+    rows = [tuple((join, order, d) for d in range(len(at))) for join in joins for order in orders]
+    return gathers_rows(op) and any(_keeps_rows(at, each) for each in rows)
 
 
 def _moves_in_any_order(op: Operation, at: tuple[object, ...], straight: tuple[object, ...]) -> bool:
@@ -515,6 +519,11 @@ def _moves_in_any_order(op: Operation, at: tuple[object, ...], straight: tuple[o
         return False
     moves_rows = isinstance(op, array.GatherOp | array.PadOp | array.ConcatOp) and at[-1:] == straight[-1:]
     return moves_rows or gathers_elements(op)
+
+
+def _keeps_rows(at: tuple[object, ...], straight: tuple[object, ...]) -> bool:
+    """Whether coordinates are permuted ones, the innermost of which stays."""
+    return at[-1:] == straight[-1:] and sorted(map(str, at)) == sorted(map(str, straight))
 
 
 def _root_coordinates(shape: tuple[int, ...], space: _Space) -> tuple[Any, ...] | None:

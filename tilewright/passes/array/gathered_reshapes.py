@@ -36,14 +36,13 @@ def gather_reshaped(op: array.ReshapeOp, gather: array.GatherOp) -> SSAValue | N
     sizes, shape = array_type(source).shape, array_type(op.results[0]).shape
     axes = [axis for axis in gather.axes if shape[axis] != 1]
     found = _gathered_runs(sizes, shape, axes)
-    if not found:
-        return None
+    is_stored = not isinstance(source.owner, array.ArrayOp) or isinstance(source.owner, array.ConstantOp)
+    if not found or is_stored:
+        return None  # memory is gathered from as the view of it that it is
     if len(axes) == len(gather.axes) and all(len(own) == len(outer) == 1 for own, outer in found):
         own_axes = {outer[0]: own[0] for own, outer in found}
         gathered = gathered_from(gather, source, {axis: own_axes[axis] for axis in gather.axes})
         return add(gather, array.ReshapeOp(arguments=[gathered], outputs=[gather.results[0].type]))
-    if not isinstance(source.owner, array.ArrayOp) or isinstance(source.owner, array.ConstantOp):
-        return None  # memory is gathered from as the view of it that it is
     along = _reshape_along(op, gather)
     if along is not None:
         return along
