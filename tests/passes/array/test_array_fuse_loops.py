@@ -92,6 +92,34 @@ def test_gathered_rows_of_any_order_are_copied_by_the_loop_that_concatenates_the
     assert [why for _, why in groups(program)] == ["gather gather concat"]
 
 
+@pytest.mark.parametrize(
+    ("columns", "axis", "fused"),
+    [(300, 0, True), (300, 1, True), (32, 1, True), (31, 1, False), (2, 0, True), (2, 1, False)],
+)
+def test_functions_of_operands_are_computed_by_the_loop_that_concatenates_them(
+    columns: int, axis: int, fused: bool
+) -> None:
+    """The loop is cut where an operand ends, if rows are long: each function is computed in its part."""
+
+    def program(p: Program) -> list[Value]:
+        return [p.add("concat", [p.map(fn, p.array(50, columns)) for fn in ("exp", "tanh")], axis=axis)[0]]
+
+    assert [why for _, why in groups(program)] == (["exp tanh concat"] if fused else ["exp", "tanh", "concat"])
+
+
+@pytest.mark.parametrize(("columns", "interior", "fused"), [(100, 0, True), (20, 0, False), (100, 1, False)])
+def test_functions_are_computed_by_the_loop_that_pads_them(columns: int, interior: int, fused: bool) -> None:
+    def program(p: Program) -> list[Value]:
+        low, high = (1, 2), (0, 3)
+        return [
+            p.add(
+                "pad", [p.map("exp", p.array(60, columns)), p.scalar(0.0)], low=low, high=high, interior=(0, interior)
+            )[0]
+        ]
+
+    assert [why for _, why in groups(program)] == (["exp pad"] if fused else ["exp", "pad"])
+
+
 @pytest.mark.parametrize(("indices", "fused"), [(8192, False), (1024, True), (24, True)])
 def test_what_is_gathered_often_is_stored(indices: int, fused: bool) -> None:
     """A sum of 16 rows of 32: each element is taken 512 times, or there are few elements, or each is taken once."""

@@ -144,3 +144,39 @@ def test_what_transposes_leave_is_transposed_after_the_reduction(order: tuple[in
     check_meaning(PASS, text)
     sums = [op for op in applied(PASS, text).main.body.block.ops if isinstance(op, array.ReduceOp)]
     assert all(array_type(op.operands[0]).shape == (3, 5) for op in sums)
+
+
+def stacked(axes: str, result: str, fn: str = "add", dtype: str = "i32", rows: int = 400) -> str:
+    """A reduction of an array and a transposed one that are stacked as the innermost dim."""
+    return f"""
+    func.func @main(%x: tensor<{rows}x100x{dtype}>, %y: tensor<100x{rows}x{dtype}>) -> tensor<{result}{dtype}> {{
+      %t = array.transpose(%y) {{permutation = array<i64: 1, 0>}} : tensor<{rows}x100x{dtype}>
+      %a = array.reshape(%x) : tensor<{rows}x100x1x{dtype}>
+      %b = array.reshape(%t) : tensor<{rows}x100x1x{dtype}>
+      %j = array.concat(%a, %b) {{axis = 2 : index}} : tensor<{rows}x100x2x{dtype}>
+      %z = array.reduce(%j) {{fn = "{fn}", axes = array<i64: {axes}>}} : tensor<{result}{dtype}>
+      func.return %z : tensor<{result}{dtype}>
+    }}
+    """
+
+
+@pytest.mark.parametrize("fn", ["add", "maximum", "minimum"])
+@pytest.mark.parametrize(("axes", "result", "sums"), [("0, 1, 2", "", 2), ("1, 2", "400x", 2), ("2", "400x100x", 0)])
+def test_what_is_stacked_is_reduced_operand_by_operand(axes: str, result: str, sums: int, fn: str) -> None:
+    arrays = [np.arange(40000, dtype=np.int32).reshape(shape) % 1013 for shape in ((400, 100), (100, 400))]
+    unit = check_meaning(PASS, stacked(axes, result, fn), inputs=arrays)
+    reduces = [op for op in unit.main.body.block.ops if isinstance(op, array.ReduceOp)]
+    assert [array_type(op.operands[0]).shape for op in reduces] == [(400, 100)] * sums
+    assert sum(isinstance(op, array.MapOp) for op in unit.main.body.block.ops) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        stacked("0, 1", "2x"),  # the operands stay apart
+        stacked("1, 2", "400x", dtype="bf16"),  # each would be rounded
+        stacked("1, 2", "20x", rows=20),  # few elements
+    ],
+)
+def test_other_concatenations_are_reduced_as_they_are(text: str) -> None:
+    check_unchanged(PASS, text)

@@ -40,6 +40,7 @@ from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import erase, has_uses, insert_like
 from tilewright.passes.array.array_move_reshapes import hoist_reshapes_of_parts, runs
 from tilewright.passes.array.array_simplify import drop_unused
+from tilewright.passes.array.fusion import ELEMENTWISE, operands_through
 from tilewright.passes.array.gathered_operands import gather_operands
 from tilewright.passes.base import Unit, blocks_of
 from tilewright.primitives import ArrayType
@@ -233,9 +234,14 @@ def _is_worthwhile(op: array.ArrayOp, slices: Sequence[array.SliceOp]) -> bool:
         return 0 < taken < size * (_MOST_OF_SUMS if isinstance(op, array.ReduceOp | array.ContractOp) else 1)
     if isinstance(op, _COMPUTED_ONCE) or (isinstance(op, array.GatherOp) and _takes_few(op)):
         return False
-    # Indices and conditions are no epilogue of a matmul: where slices share them out, each computes its own.
-    is_whole = isinstance(op, array.ConcatOp) or not array_type(op.results[0]).dtype.is_float
+    # What is no epilogue of a matmul is shared out by slices: each computes its own.
+    is_whole = isinstance(op, array.ConcatOp) or not _follows_contraction(op)
     return 0 < taken <= size * (1 if is_whole else _MOST_OF_MANY)
+
+
+def _follows_contraction(op: array.ArrayOp) -> bool:
+    values = [value for operand in op.operands for value in operands_through(operand, ELEMENTWISE)]
+    return any(isinstance(value.owner, array.ContractOp | array.ConvolveOp) for value in values)
 
 
 def _takes_few(op: array.GatherOp) -> bool:

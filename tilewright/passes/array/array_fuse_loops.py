@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import msgspec
 from xdsl.ir import Block, Operation, SSAValue
@@ -50,7 +50,14 @@ from tilewright.passes.array.fusion import (
     make_group,
     users,
 )
-from tilewright.passes.array.stored_views import SMALLER, gathers_elements, gathers_rows, stored_view
+from tilewright.passes.array.read_orders import (
+    Coordinates,
+    Numbers,
+    is_part_of_rows,
+    joins_gathered_rows,
+    moves_in_any_order,
+)
+from tilewright.passes.array.stored_views import SMALLER, stored_view
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.passes.kernels.lower_ordered_group import ORDERED
 from tilewright.passes.kernels.planners import KernelPlanner, planner_for
@@ -446,7 +453,7 @@ def _reaches_each_once(merged: set[Operation], every: set[Operation], space: _Sp
 def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space, permutes_rows: bool) -> str | None:
     """Pull the roots symbolically: every operation must be reached at one set of coordinates."""
     seen: dict[Operation, set[Any]] = {}
-    numbers: _Numbers = {}
+    numbers: Numbers = {}
     problems: list[str] = []
 
     def reach(value: SSAValue, at: tuple[Any, ...]) -> None:
@@ -482,7 +489,9 @@ def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space, p
         if isinstance(op, array.ReduceOp) and at != row:
             return "a reduction would be read at shifted coordinates"
         permuted = permutes_rows and (
-            _moves_in_any_order(op, at, straight) or _is_joined(op, at, straight, numbers, seen)
+            moves_in_any_order(op, at, straight)
+            or joins_gathered_rows(op, at, space.identity, numbers, seen)
+            or is_part_of_rows(op, at, numbers.get(space.identity), seen)
         )
         if op in often or (at not in (straight, row) and not is_cheap(op) and not permuted):
             return f"{describe([op])} would be repeated for every element that reads it"
@@ -502,30 +511,6 @@ def _gathered_often(seen: Collection[Operation], space: _Space) -> set[Operation
     return {op for op in found if op in seen and _OFTEN * array_type(op.results[0]).size <= most}
 
 
-def _is_joined(
-    op: Operation, at: tuple[object, ...], straight: tuple[object, ...], numbers: _Numbers, seen: Collection[Operation]
-) -> bool:
-    """Whether an operation gathers rows for a concatenation of rows in any order, whose loop is cut where operands end,
-    so that each row is copied once."""
-    orders = [number for order, number in numbers.items() if _keeps_rows(order, straight)]
-    joins = [id(other) for other in seen if isinstance(other, array.ConcatOp)]
-    rows = [tuple((join, order, d) for d in range(len(at))) for join in joins for order in orders]
-    return gathers_rows(op) and any(_keeps_rows(at, each) for each in rows)
-
-
-def _moves_in_any_order(op: Operation, at: tuple[object, ...], straight: tuple[object, ...]) -> bool:
-    """Whether an operation gathers single elements at permuted coordinates, or moves rows that stay innermost."""
-    if sorted(map(str, at)) != sorted(map(str, straight)):
-        return False
-    moves_rows = isinstance(op, array.GatherOp | array.PadOp | array.ConcatOp) and at[-1:] == straight[-1:]
-    return moves_rows or gathers_elements(op)
-
-
-def _keeps_rows(at: tuple[object, ...], straight: tuple[object, ...]) -> bool:
-    """Whether coordinates are permuted ones, the innermost of which stays."""
-    return at[-1:] == straight[-1:] and sorted(map(str, at)) == sorted(map(str, straight))
-
-
 def _root_coordinates(shape: tuple[int, ...], space: _Space) -> tuple[Any, ...] | None:
     if shape == space.shape and space.parts is None:
         return space.identity
@@ -542,20 +527,14 @@ def _canonical(shape: tuple[int, ...], at: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(c for c, n in zip(at, shape, strict=True) if n != 1 and c != -1)
 
 
-_Coordinates: TypeAlias = tuple[Any, ...]
-# Ids of the coordinates at which operations with index maps of their own are read; the coordinates of their operands
-# name the id. Written out, they would double in size with each such operation, and so would the time to hash them.
-_Numbers: TypeAlias = dict[_Coordinates, int]
-
-
-def _operand_coordinates(op: Operation, at: _Coordinates, numbers: _Numbers) -> Iterable[tuple[SSAValue, _Coordinates]]:
+def _operand_coordinates(op: Operation, at: Coordinates, numbers: Numbers) -> Iterable[tuple[SSAValue, Coordinates]]:
     """Symbolic counterpart of the tile builder's rules."""
     if isinstance(op, ELEMENTWISE):
         return [(operand, at) for operand in op.operands]
     return _moved_coordinates(op, at, numbers)
 
 
-def _moved_coordinates(op: Operation, at: _Coordinates, numbers: _Numbers) -> Iterable[tuple[SSAValue, _Coordinates]]:
+def _moved_coordinates(op: Operation, at: Coordinates, numbers: Numbers) -> Iterable[tuple[SSAValue, Coordinates]]:
     if isinstance(op, array.ReduceOp):
         shape, axes = array_type(op.operands[0]).shape, op.axes
         rest = iter(at if op.part is None else at[1:])

@@ -4,8 +4,8 @@ A sum over a dim along which a broadcast repeats its operand is the operand time
 not for sums of narrow floats, which the multiplication would round once more. Elements repeated along other dims are
 reduced before that. A reshape between them may merge dims that are all reduced or all kept, as that of `tile` merges
 the repeats with the dim itself; what transposes between them leave is transposed after the reduction. A reduction of
-dims of one element is a reshape. Before simplification, which removes the broadcast and looks at what gives its
-operand.
+dims of one element is a reshape, and one over the dim along which short rows or transposed arrays are concatenated is
+one of each of these. Before simplification, which removes the broadcast and looks at what gives its operand.
 
 Before:
     func.func @main(%x: tensor<4x6xf32>) -> tensor<4xf32> {
@@ -42,6 +42,8 @@ from tilewright.primitives import ArrayType
 
 # Reductions that a value repeated does not change.
 _IDEMPOTENT = ("maximum", "minimum", "bitwise_and", "bitwise_or")
+# Concatenations that are reduced operand by operand: how many arrays, of how many elements, in runs shorter than this.
+_MOST_OPERANDS, _LEAST_ELEMENTS, _SHORT_RUN = 4, 65536, 16
 
 
 class ArrayReduceRepeatedPass(msgspec.Struct, frozen=True):
@@ -58,6 +60,11 @@ class ArrayReduceRepeatedPass(msgspec.Struct, frozen=True):
                     continue
                 source, axes, kept = _before_views(op)
                 repeats = source.owner
+                if isinstance(repeats, array.ConcatOp) and kept == sorted(kept) and _is_by_operand(op, repeats, axes):
+                    reason = "rows of the operands are short or apart"
+                    unit.remarks.append(Remark(self.name, f"reduction at {where(op)}", "of each operand", reason))
+                    _reduce_operands(op, repeats, axes)
+                    continue
                 if not isinstance(repeats, array.BroadcastOp) or op.part is not None:
                     continue
                 shape = array_type(source).shape
@@ -68,6 +75,50 @@ class ArrayReduceRepeatedPass(msgspec.Struct, frozen=True):
                     reason = f"a broadcast repeats elements {count} times"
                     unit.remarks.append(Remark(self.name, f"reduction at {where(op)}", "of the array once", reason))
                     _reduce_once(op, repeats, kept, repeated)
+
+
+def _is_by_operand(op: array.ReduceOp, join: array.ConcatOp, axes: Sequence[int]) -> bool:
+    """Whether a reduction of a concatenation is one of each operand, whose results are combined."""
+    type, result = array_type(join.results[0]), array_type(op.results[0])
+    is_exact = op.fn in _IDEMPOTENT or (op.fn == "add" and type.dtype == type.dtype.compute)
+    if op.part is not None or type.dtype != result.dtype or not is_exact or join.axis not in axes:
+        return False
+    if len(join.operands) > _MOST_OPERANDS or type.size < _LEAST_ELEMENTS or join.results[0].has_more_than_one_use():
+        return False
+    inner = math.prod(type.shape[join.axis + 1 :])
+    runs = [array_type(each).shape[join.axis] * inner for each in join.operands]
+    return min(runs) < _SHORT_RUN or any(
+        isinstance(_stacked(each, join.axis).owner, array.TransposeOp) for each in join.operands
+    )
+
+
+def _reduce_operands(op: array.ReduceOp, join: array.ConcatOp, axes: tuple[int, ...]) -> None:
+    total: SSAValue | None = None
+    for each in join.operands:
+        source = _stacked(each, join.axis)
+        left = axes if source is each else tuple(axis - (axis > join.axis) for axis in axes if axis != join.axis)
+        found = source
+        if left:
+            made = array.ReduceOp(arguments=[source], fn=op.fn, axes=left, outputs=[op.results[0].type])
+            insert_like(op, made)
+            found = made.results[0]
+        if total is not None:
+            both = array.MapOp(arguments=[total, found], fn=op.fn, outputs=[op.results[0].type])
+            insert_like(op, both)
+            found = both.results[0]
+        total = found
+    if total is not None:
+        op.results[0].replace_all_uses_with(total)
+        erase(op)
+
+
+def _stacked(value: SSAValue, axis: int) -> SSAValue:
+    """The array that is stacked along an axis, which a reshape adds to it."""
+    shape, reshape = array_type(value).shape, value.owner
+    if isinstance(reshape, array.ReshapeOp) and shape[axis] == 1:
+        (source,) = reshape.operands
+        return source if array_type(source).shape == shape[:axis] + shape[axis + 1 :] else value
+    return value
 
 
 def _is_of_one(op: array.ReduceOp) -> bool:
