@@ -105,6 +105,13 @@ def test_one_row_by_columns_that_are_stored_along_the_depth() -> None:
     check_unchanged(PASS, contraction((1, 64), (64, 8), (1, 8)))
 
 
+@pytest.mark.parametrize(("rows", "depth", "reduces"), [(127, 20000, True), (128, 20000, False), (64, 16383, False)])
+def test_long_rows_of_fewer_tiles_than_threads_are_reduced(rows: int, depth: int, reduces: bool) -> None:
+    """Two threads, vectors of eight: each has two tiles of 32 rows."""
+    unit = applied(PASS, contraction((rows, depth), (depth, 1), (rows, 1)))
+    assert ("array.contract" not in ops(unit)) == reduces
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_a_row_by_a_matrix_of_narrow_floats_along_the_depth(dtype: str) -> None:
     shapes = ((1, 64), (2 * LEAST_ROWS, 64), (1, 2 * LEAST_ROWS))
