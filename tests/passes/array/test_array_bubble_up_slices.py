@@ -159,7 +159,7 @@ def two_slices(size: int, of: str = "%x") -> str:
 
 
 def test_several_slices_bubble_up_if_they_take_little() -> None:
-    """At most all of what is computed elementwise, and at most half of what may be the epilogue of a matmul."""
+    """At most all of what is computed of arguments, and at most half of what may be the epilogue of a matmul."""
 
     def elements(text: str) -> set[int]:
         made = applied(PASS, text).main.body.block.ops

@@ -2,7 +2,8 @@
 
 A slice of what an elementwise operation, a view, a reduction, a sort, a scan or a contraction gives is that operation
 on slices of its operands, if nothing else uses it. Slices meet the arguments of the program, or what has other uses.
-Several slices of one value bubble up where together they take at most half of it; so does a gather.
+Several slices of one value bubble up where together they take at most half of it, or all of what is computed of
+arguments alone, which no matmul or reduction computes with its results; a gather does where it takes at most half.
 First of all, so that the simplification after it joins and folds what is written here; not on cores, where slices move
 pages.
 
@@ -52,6 +53,7 @@ _MOST_OF_MANY, _MOST_OF_SUMS = 0.5, 0.75
 _MOST_OF_ROWS = 0.75
 # A gather that bubbles up leaves slices to bubble up, and a slice that does leaves gathers.
 _ROUNDS = 4
+_LINKS = (*ELEMENTWISE, array.BroadcastOp, array.ReshapeOp, array.TransposeOp, array.SliceOp, array.ReverseOp)
 # Operations that are not written again for each of several slices.
 _COMPUTED_ONCE = (
     array.ContractOp,
@@ -234,14 +236,16 @@ def _is_worthwhile(op: array.ArrayOp, slices: Sequence[array.SliceOp]) -> bool:
         return 0 < taken < size * (_MOST_OF_SUMS if isinstance(op, array.ReduceOp | array.ContractOp) else 1)
     if isinstance(op, _COMPUTED_ONCE) or (isinstance(op, array.GatherOp) and _takes_few(op)):
         return False
-    # What is no epilogue of a matmul is shared out by slices: each computes its own.
-    is_whole = isinstance(op, array.ConcatOp) or not _follows_contraction(op)
+    # Indices and conditions are no epilogue of a matmul: where slices share them out, each computes its own.
+    is_index = not array_type(op.results[0]).dtype.is_float
+    is_whole = isinstance(op, array.ConcatOp) or is_index or _reads_arguments(op)
     return 0 < taken <= size * (1 if is_whole else _MOST_OF_MANY)
 
 
-def _follows_contraction(op: array.ArrayOp) -> bool:
-    values = [value for operand in op.operands for value in operands_through(operand, ELEMENTWISE)]
-    return any(isinstance(value.owner, array.ContractOp | array.ConvolveOp) for value in values)
+def _reads_arguments(op: array.ArrayOp) -> bool:
+    """Whether an operation is computed of arguments of the program alone, elementwise and by views."""
+    owners = [value.owner for operand in op.operands for value in operands_through(operand, _LINKS)]
+    return all(isinstance(each, (Block, array.ConstantOp, array.IotaOp, *_LINKS)) for each in owners)
 
 
 def _takes_few(op: array.GatherOp) -> bool:
