@@ -86,6 +86,20 @@ def test_elements_that_are_gathered_are_stored_in_the_order_that_a_concatenation
     assert stored(unit) == [(64, 80), (64, 80)]
 
 
+def test_gathered_elements_that_others_read_keep_their_order() -> None:
+    text = """
+    func.func @main(%x: tensor<64x96xf32>, %i: tensor<80xi32>) -> (tensor<128x80xf32>, tensor<80x64xf32>) {
+      %g = array.gather(%x, %i) {axes = array<i64: 1>} : tensor<80x64xf32>
+      %j = array.concat(%g, %g) {axis = 1 : index} : tensor<80x128xf32>
+      %z = array.transpose(%j) {permutation = array<i64: 1, 0>} : tensor<128x80xf32>
+      %w = array.map(%g) {fn = "negative"} : tensor<80x64xf32>
+      func.return %z, %w : tensor<128x80xf32>, tensor<80x64xf32>
+    }
+    """
+    groups = [op for op in applied(PASS, text).main.body.block.ops if isinstance(op, array.FusedOp)]
+    assert not any(isinstance(op, array.GatherOp) for group in groups for op in group.body.block.ops)
+
+
 @pytest.mark.parametrize(
     ("body", "operands", "axis", "result"),
     [

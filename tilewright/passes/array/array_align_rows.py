@@ -309,9 +309,10 @@ def _joins_lines(op: array.ConcatOp) -> bool:
 
 
 def _gathers(value: SSAValue) -> list[Operation]:
-    """The gathers of single elements that a value is computed of: any order suits these."""
-    read = dict.fromkeys(operand.owner for op in _chain(value) for operand in op.operands) | {value.owner: None}
-    return [each for each in read if isinstance(each, Operation) and gathers_elements(each)]
+    """The gathers of single elements, read by nothing else, that a value is computed of: any order suits these."""
+    read = dict.fromkeys(operand for op in _chain(value) for operand in op.operands) | {value: None}
+    owners = [each.owner for each in read if len({use.operation for use in each.uses}) == 1]
+    return [each for each in owners if isinstance(each, Operation) and gathers_elements(each)]
 
 
 def _is_across(value: SSAValue, read: _Read) -> bool:
