@@ -155,6 +155,34 @@ def turned_tile(shape: tuple[int, ...], turned: int, elements: int, dtype: DType
     return tuple(extents)
 
 
+# Elements of a reduction's tile along the dimension that an operand is read along, for whole lines; along a last
+# dimension that is reduced, and in all.
+TURNED_LINE, TURNED_ROW, TURNED_REDUCED = 16, 1024, 65536
+
+
+def turned_reduction_tile(
+    tile: tuple[int, ...], shape: tuple[int, ...], axes: tuple[int, ...], turned: int, threads: int
+) -> tuple[int, ...]:
+    """A reduction's `tile`, or one with so much of dimension `turned`, along which an operand is read, that its lines
+    are used whole: in place of other kept dimensions, of long rows and of many."""
+    last = len(shape) - 1
+    if turned in axes or tile[turned] >= min(TURNED_LINE, -(-shape[turned] // 2)):
+        return tile
+    extents = [n if d in axes else 1 for d, n in enumerate(tile)]
+    if last in axes:
+        extents[last] = dividing_split(tile[last], TURNED_ROW)
+    else:
+        extents[last] = min(shape[last], even_split(shape[last], TURNED_SIDE, TURNED_LINE))
+    others = math.prod(-(-n // extents[d]) for d, n in enumerate(shape) if d not in (*axes, turned))
+    sides = [n for n in (64, 32, 16) if others * -(-shape[turned] // n) >= TILES_A_THREAD * threads]
+    extents[turned] = even_split(shape[turned], sides[0] if sides else TURNED_LINE)
+    room = TURNED_REDUCED // (extents[turned] * extents[last])
+    for dim in sorted(set(axes) - {last}, reverse=True):
+        extents[dim] = dividing_split(extents[dim], max(1, room))
+        room //= extents[dim]
+    return tuple(extents)
+
+
 # Bytes of neighbouring rows that are read before others are stored.
 EXCHANGED_RUN = 2048
 

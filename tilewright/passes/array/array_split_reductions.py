@@ -33,10 +33,12 @@ from xdsl.ir import Operation, SSAValue
 
 from tilewright.cost.vectors.reductions import THREADS as REDUCTION_THREADS
 from tilewright.cost.vectors.reductions import Reduction, best_reduction_tile, reduction_seconds
+from tilewright.cost.vectors.tiles import TURNED_LINE
 from tilewright.cost.warps.loops import reduction_blocks
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, rebuilt, tensor
 from tilewright.dialects.rewriting import erase, insert_like
+from tilewright.dialects.walks import reached
 from tilewright.errors import CompilerBug
 from tilewright.machines.machine import Machine
 from tilewright.passes.array.array_simplify import drop_unused, reduced_as_stored
@@ -305,9 +307,24 @@ def _rows_of_parts(op: array.ReduceOp) -> tuple[int, int]:
     part."""
     shape, rows = array_type(op.operands[0]).shape, _reduced(op)
     parts = {axis: _part_of(shape[axis], max(1, LEAST_LINES * shape[axis] // rows)) for axis in op.axes}
+    for axis in _read_along(op):
+        # A shorter part would use a piece of each line of memory that it reads.
+        if axis in parts:
+            parts[axis] = min(shape[axis], max(parts[axis], TURNED_LINE))
     enough = [axis for axis, part in parts.items() if shape[axis] >= FEW_PARTS * part]
     axis = enough[0] if enough else max(parts, key=lambda axis: shape[axis] // parts[axis])
     return axis, parts[axis]
+
+
+def _read_along(op: array.ReduceOp) -> set[int]:
+    """The dims of what is reduced along which transposed operands have their neighbours in memory."""
+    type = array_type(op.operands[0])
+    found: set[int] = set()
+    sources = reached(op.operands[0], lambda each: each.owner.operands if isinstance(each.owner, ELEMENTWISE) else ())
+    for value in itertools.islice(sources, MOST_BETWEEN):
+        if isinstance(value.owner, array.TransposeOp) and array_type(value).shape == type.shape:
+            found.add(value.owner.permutation.index(type.rank - 1))
+    return found
 
 
 def _gain_by_parts(op: array.ReduceOp, axis: int, part: int, machine: Machine) -> bool:

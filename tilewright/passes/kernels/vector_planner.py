@@ -10,7 +10,7 @@ from tilewright import schedules
 from tilewright.cost.tiles import MatmulTile, dividing_split, even_split, loop_tile, reread_tile
 from tilewright.cost.vectors.kernel import function_seconds
 from tilewright.cost.vectors.products import Product, best_candidate
-from tilewright.cost.vectors.reductions import Reduction, best_reduction_tile
+from tilewright.cost.vectors.reductions import THREADS, Reduction, best_reduction_tile
 from tilewright.cost.vectors.register_blocks import RegisterBlock, micro_kernel_name, register_blocks
 from tilewright.cost.vectors.split_products import split_tile
 from tilewright.cost.vectors.tiles import (
@@ -23,6 +23,7 @@ from tilewright.cost.vectors.tiles import (
     rows_along_depth,
     shared_elements,
     streaming_tile,
+    turned_reduction_tile,
     turned_tile,
     whole_columns_tile,
 )
@@ -119,6 +120,9 @@ class VectorPlanner(msgspec.Struct, frozen=True):
         if reduced.is_uneven and reduction.keeps_last:
             # Rows end before a shorter part does where a tile has one part; else each row of a part asks.
             tile = (1, *tile[1:])
+        turned = None if reduced.in_parts else _turned_dim(group, space)
+        if turned is not None:
+            tile = turned_reduction_tile(tile, reduced.shape, reduced.axes, turned, THREADS)
         return schedules.Loop(tile=tile)
 
     def _loop_extents(self, group: array.FusedOp, space: tuple[int, ...]) -> tuple[int, ...]:
