@@ -11,6 +11,7 @@ import pytest
 import tilewright as tw
 from tests.cuda.chips import built, emulated
 from tests.passes.pass_support import applied, check_meaning, check_unchanged, run
+from tilewright import schedules
 from tilewright.cost.warps.loops import reduction_blocks
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
@@ -282,3 +283,11 @@ def test_sums_of_short_operands_of_narrow_floats_are_rounded_once() -> None:
     found = tw.jit(lambda *each: tw.sum(tw.concat(each, axis=1)))(*arrays)
     exact = sum(each.astype(np.float64).sum() for each in arrays)
     assert np.asarray(found) == np.float32(exact).astype(tw.bf16.numpy)
+
+
+def test_parts_of_transposed_arrays_use_lines_whole() -> None:
+    x, y = tw.ShapeDtype((640, 49, 64), tw.f32), tw.ShapeDtype((64, 49, 640), tw.f32)
+    program = tw.jit(lambda x, y: tw.sum(tw.permute_dims(x, (2, 1, 0)) + y, axis=(0, 1))).lower(x, y)
+    split = program.compile("cpu:x86-64-v4").schedules["loop_0"]
+    assert isinstance(split, schedules.Loop)
+    assert split.tile[1] >= 16

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -10,8 +12,16 @@ import pytest
 import tilewright as tw
 from tilewright import dtypes, schedules
 from tilewright.cost.tiles import dividing_split
+from tilewright.cost.vectors.reductions import THREADS, Reduction, best_reduction_tile
 from tilewright.cost.vectors.register_blocks import register_blocks
-from tilewright.cost.vectors.tiles import EXCHANGED_RUN, exchanged_tile, read_once_tile
+from tilewright.cost.vectors.tiles import (
+    EXCHANGED_RUN,
+    TURNED_LINE,
+    TURNED_ROWS,
+    exchanged_tile,
+    read_once_tile,
+    turned_reduction_tile,
+)
 from tilewright.machines.machine import load
 from tilewright.options import options
 from tilewright.passes.kernels.tile_builder import held_window
@@ -30,6 +40,30 @@ def test_both_kinds_of_rows_are_neighbours_in_a_tile(shape: tuple[int, ...]) -> 
 def test_narrow_elements_take_more_rows() -> None:
     wide, narrow = (exchanged_tile((512, 512, 8), 0, 4096, dtype) for dtype in (dtypes.f32, dtypes.i8))
     assert narrow[0] > wide[0]
+
+
+@pytest.mark.parametrize("shape", [(64, 49, 640), (1000, 3000), (384, 197, 64), (50, 8, 7, 2000), (20, 30, 50, 40)])
+def test_reductions_of_transposed_arrays_use_lines_whole(shape: tuple[int, ...]) -> None:
+    machine, dims = load("x86-64-amx"), range(len(shape))
+    every = [axes for n in dims for axes in itertools.combinations(dims, n + 1)]
+    for axes, turned in itertools.product(every, dims[:-1]):
+        tile = best_reduction_tile(Reduction(shape, axes, dtypes.f32), machine, THREADS)
+        chosen = turned_reduction_tile(tile, shape, axes, turned, THREADS)
+        assert all(1 <= extent <= size for extent, size in zip(chosen, shape, strict=True))
+        assert chosen[turned] >= 0.75 * min(TURNED_LINE, -(-shape[turned] // 2))
+        assert chosen == tile or math.prod(chosen) // chosen[turned] <= 2 * TURNED_ROWS
+
+
+@pytest.mark.parametrize("permutation", [(2, 1, 0), (1, 2, 0), (2, 0, 1)])
+@pytest.mark.parametrize("axes", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)])
+def test_sums_of_a_transposed_array_and_another(permutation: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    x = np.random.default_rng(5).random((70, 33, 130), np.float32)
+    y = np.random.default_rng(6).random(tuple(x.shape[d] for d in permutation), np.float32)
+    for function in (tw.sum, tw.max):
+        result = tw.jit(lambda x, y, f=function: f(tw.permute_dims(x, permutation) * y, axis=axes))(x, y)
+        exact = x.transpose(permutation).astype(np.float64) * y
+        expected = exact.sum(axis=axes) if function is tw.sum else exact.max(axis=axes)
+        np.testing.assert_allclose(np.asarray(result), expected, rtol=2e-6)
 
 
 def schedule_of(rows: int, depth: int, columns: int) -> schedules.VectorMatmul:

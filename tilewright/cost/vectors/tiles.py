@@ -155,9 +155,9 @@ def turned_tile(shape: tuple[int, ...], turned: int, elements: int, dtype: DType
     return tuple(extents)
 
 
-# Elements of a reduction's tile along the dimension that an operand is read along, for whole lines; along a last
-# dimension that is reduced, and in all.
-TURNED_LINE, TURNED_ROW, TURNED_REDUCED = 16, 1024, 65536
+# Elements of a reduction's tile along the dimension that an operand is read along, for whole lines, and along a last
+# dimension that is reduced; lines of the operand in a tile, which may be on as many pages.
+TURNED_LINE, TURNED_ROW, TURNED_ROWS = 16, 1024, 2048
 
 
 def turned_reduction_tile(
@@ -166,18 +166,22 @@ def turned_reduction_tile(
     """A reduction's `tile`, or one with so much of dimension `turned`, along which an operand is read, that its lines
     are used whole: in place of other kept dimensions, of long rows and of many."""
     last = len(shape) - 1
-    if turned in axes or tile[turned] >= min(TURNED_LINE, -(-shape[turned] // 2)):
+    rows = math.prod(tile) // tile[turned]
+    if tile[turned] >= min(TURNED_LINE, -(-shape[turned] // 2)) and (turned not in axes or rows <= TURNED_ROWS):
         return tile
     extents = [n if d in axes else 1 for d, n in enumerate(tile)]
     if last in axes:
-        extents[last] = dividing_split(tile[last], TURNED_ROW)
+        extents[last] = dividing_split(shape[last], TURNED_ROW)
     else:
         extents[last] = min(shape[last], even_split(shape[last], TURNED_SIDE, TURNED_LINE))
     others = math.prod(-(-n // extents[d]) for d, n in enumerate(shape) if d not in (*axes, turned))
-    sides = [n for n in (64, 32, 16) if others * -(-shape[turned] // n) >= TILES_A_THREAD * threads]
-    extents[turned] = even_split(shape[turned], sides[0] if sides else TURNED_LINE)
-    room = TURNED_REDUCED // (extents[turned] * extents[last])
-    for dim in sorted(set(axes) - {last}, reverse=True):
+    if turned in axes:
+        extents[turned] = dividing_split(shape[turned], TURNED_SIDE)
+    else:
+        sides = [n for n in (64, 32, 16) if others * -(-shape[turned] // n) >= TILES_A_THREAD * threads]
+        extents[turned] = even_split(shape[turned], sides[0] if sides else TURNED_LINE)
+    room = TURNED_ROWS // extents[last]
+    for dim in sorted(set(axes) - {last, turned}, reverse=True):
         extents[dim] = dividing_split(extents[dim], max(1, room))
         room //= extents[dim]
     return tuple(extents)

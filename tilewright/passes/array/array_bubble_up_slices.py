@@ -310,7 +310,9 @@ def _reverse(slices: _Slices, op: array.ReverseOp, ranges: Ranges) -> SSAValue |
 def _reshape(slices: _Slices, op: array.ReshapeOp, ranges: Ranges) -> SSAValue | None:
     """A dim of which a part is taken is a dim of the operand, or several whose elements it counts, or one of several
     that count the elements of one: of whole rows that hold the part, where something computes them, the rest is a
-    slice."""
+    slice. Of what is in memory the reshape is free, and would be a copy of the part."""
+    if not _is_computed(op.operands[0]):
+        return None
     sizes, result = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
     taken, held, left = list(_whole(sizes)), list(_whole(result)), list(_whole(result))
     for axis, each in enumerate(ranges):
@@ -328,7 +330,7 @@ def _reshape(slices: _Slices, op: array.ReshapeOp, ranges: Ranges) -> SSAValue |
         here = slice(counting.start, counting.stop)
         taken[source], held[here], left[here] = _block_of(ranges[here], result[here])
     is_rest = left != held
-    if is_rest and (math.prod(_sizes(held)) > _MOST_OF_ROWS * math.prod(sizes) or not _is_computed(op.operands[0])):
+    if is_rest and math.prod(_sizes(held)) > _MOST_OF_ROWS * math.prod(sizes):
         return None
     rows = slices.again(op, [slices.part(op, op.operands[0], tuple(taken))], tuple(held))
     return slices.part(op, rows, tuple(left)) if is_rest else rows

@@ -120,8 +120,9 @@ class VectorPlanner(msgspec.Struct, frozen=True):
         if reduced.is_uneven and reduction.keeps_last:
             # Rows end before a shorter part does where a tile has one part; else each row of a part asks.
             tile = (1, *tile[1:])
-        turned = None if reduced.in_parts else _turned_dim(group, space)
+        turned = _turned_dim(group, space)
         if turned is not None:
+            turned += reduced.in_parts
             tile = turned_reduction_tile(tile, reduced.shape, reduced.axes, turned, THREADS)
         return schedules.Loop(tile=tile)
 
