@@ -414,3 +414,14 @@ def test_two_transposed_operands_are_swapped(
         assert array_type(contraction.results[0]).shape == (columns, rows)
     else:
         check_unchanged(PASS, text)
+
+
+@pytest.mark.parametrize(("rows", "converted"), [(600, 1), (100, 2)])
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_narrow_elements_of_a_right_operand_are_converted_once(rows: int, converted: int, is_turned: bool) -> None:
+    right, summed = ((32, 2), ("1", "1")) if is_turned else ((2, 32), ("1", "0"))
+    unit = check_meaning(PASS, contraction((rows, 2), right, (rows, 32), summed=summed, dtypes=("f16", "f16")))
+    ops = list(unit.main.body.walk())
+    wide = [op for op in ops if isinstance(op, array.CastOp) and array_type(op.results[0]).dtype == tw.f32]
+    of_right = [op for op in wide if rows not in array_type(op.results[0]).shape]
+    assert len(of_right) == converted

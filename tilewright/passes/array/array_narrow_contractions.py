@@ -65,6 +65,9 @@ SHALLOW, SHALLOW_LARGE, SHALLOW_NARROW, LARGE = 3, 5, 8, 2**18
 # Rows for which a right operand that is contiguous along such a depth is stored by columns.
 TURNED_ROWS = 16
 _TURNED = "a right operand of a short depth, by columns"
+# Rows for each of which vectors of a right operand of narrow elements would be converted.
+WIDENED_ROWS = 512
+_WIDENED = "a right operand of a short depth, converted once"
 # A right operand of so many elements that is contiguous along the depth takes as long to pack as so many rows to
 # multiply: it is the left operand of as many rows as fill register blocks but for some columns. Measured on AVX2.
 PACKED_ELEMENTS, PACKED_ROWS, MOST_UNUSED, MOST_SWAPPED = 40_000, 8, 4, 128
@@ -98,7 +101,9 @@ class ArrayNarrowContractionsPass(msgspec.Struct, frozen=True):
             _replace(op, _cast(op, _multiplied(op, left, right, dtype.compute), dtype))
         elif min(rows, columns) > 1 and depth <= _most_shallow(op, rows, columns, unit.machine):
             unit.remarks.append(Remark(self.name, subject, "a sum of multiplications", f"the depth is {depth}"))
-            _multiply_one_by_one(op)
+            _multiply_one_by_one(
+                op, rows >= WIDENED_ROWS and columns >= unit.machine.lanes(array_type(op.results[0]).dtype.compute)
+            )
         elif (
             rows * columns <= MOST_COLUMNS
             or (columns == 1 and _reduces_vectors(left, rows, depth, unit))
@@ -362,14 +367,18 @@ def _depth_first(op: array.ContractOp, side: Side) -> Side:
     return Side(turn.results[0], tuple(order.index(each) for each in side.batch), (0,))
 
 
-def _multiply_one_by_one(op: array.ContractOp) -> None:
+def _multiply_one_by_one(op: array.ContractOp, converts_once: bool) -> None:
     """Replace a contraction by the sum of the outer products of the parts of its operands at each index of the one
-    contracted dim."""
+    contracted dim. `converts_once`: narrow elements of the right operand are stored wide."""
     left, right = sides_of(op)
     is_turned = _is_along_depth(right)
     if is_turned:
         right = _depth_first(op, right)
     dtype = array_type(op.results[0]).dtype
+    stored = [right.value.owner] if is_turned else []
+    if converts_once and array_type(right.value).dtype != dtype.compute:
+        right = Side(_cast(op, right.value, dtype.compute), right.batch, right.contracted)
+        stored.append(right.value.owner)
     wide = tensor(ArrayType(array_type(op.results[0]).shape, dtype.compute))
     total: SSAValue | None = None
     for step in range(left.shape[left.contracted[0]]):
@@ -380,13 +389,15 @@ def _multiply_one_by_one(op: array.ContractOp) -> None:
         added = array.MapOp(arguments=[total, product], fn="add", outputs=[wide])
         insert_like(op, added)
         total = added.results[0]
-    block, turn = op.parent_block(), right.value.owner
+    block = op.parent_block()
     if total is None or block is None:
         raise CompilerBug("a contraction of no depth")
     _replace(op, _cast(op, total, dtype))
-    if is_turned and isinstance(turn, Operation):
-        # Stored in a kernel of its own: columns are side by side for all rows.
-        make_group(block, {turn, *inline_closure(turn.operands, block)}, "loop", _TURNED)
+    kept = [each for each in stored if isinstance(each, Operation)]
+    if kept:
+        # Stored in a kernel of its own: columns are side by side, and converted, for all rows.
+        read = [operand for each in kept for operand in each.operands]
+        make_group(block, {*kept, *inline_closure(read, block)}, "loop", _TURNED if is_turned else _WIDENED)
 
 
 def _at(op: array.ContractOp, side: Side, step: int) -> Side:
