@@ -425,3 +425,67 @@ def test_narrow_elements_of_a_right_operand_are_converted_once(rows: int, conver
     wide = [op for op in ops if isinstance(op, array.CastOp) and array_type(op.results[0]).dtype == tw.f32]
     of_right = [op for op in wide if rows not in array_type(op.results[0]).shape]
     assert len(of_right) == converted
+
+
+def program(body: str, left: str, right: str, result: str) -> str:
+    return f"""
+    func.func @main(%x: tensor<{left}xi32>, %y: tensor<{right}xi32>) -> tensor<{result}xi32> {{
+      {body}
+      func.return %z : tensor<{result}xi32>
+    }}
+    """
+
+
+ROWS_BY_COLUMN = """%z = array.contract(%h, %y) {left_batch = array<i64>, right_batch = array<i64>,
+        left_contract = array<i64: 1>, right_contract = array<i64: 0>} : tensor<96x1xi32>"""
+NEGATIVE = '%h = array.map(%x) {fn = "negative"} : tensor<96x64xi32>'
+TRANSPOSED = """%t = array.transpose(%x) {permutation = array<i64: 1, 0>} : tensor<96x64xi32>
+      %h = array.map(%t) {fn = "negative"} : tensor<96x64xi32>"""
+NEGATIVE_FIRST = """%n = array.map(%x) {fn = "negative"} : tensor<64x96xi32>
+      %h = array.transpose(%n) {permutation = array<i64: 1, 0>} : tensor<96x64xi32>"""
+COLUMN_BY_ROWS = """%z = array.contract(%y, %h) {left_batch = array<i64>, right_batch = array<i64>,
+        left_contract = array<i64: 0>, right_contract = array<i64: 1>} : tensor<1x96xi32>"""
+
+
+@pytest.mark.parametrize(
+    ("body", "left", "axes"), [(NEGATIVE, "96x64", (1,)), (TRANSPOSED, "64x96", (0,)), (NEGATIVE_FIRST, "64x96", (0,))]
+)
+@pytest.mark.parametrize(("contract", "result"), [(ROWS_BY_COLUMN, "96x1"), (COLUMN_BY_ROWS, "1x96")])
+def test_a_computed_matrix_by_a_vector_is_reduced_in_the_order_of_memory(
+    body: str, left: str, axes: tuple[int, ...], contract: str, result: str
+) -> None:
+    unit = check_meaning(PASS, program(f"{body}\n      {contract}", left, "64x1", result))
+    (reduction,) = [op for op in unit.main.body.walk() if isinstance(op, array.ReduceOp)]
+    assert reduction.axes == axes
+    assert "array.contract" not in ops(unit)
+
+
+def test_several_dims_of_a_computed_matrix_meet_a_vector() -> None:
+    body = """%h = array.map(%x) {fn = "negative"} : tensor<4x9x6xi32>
+      %z = array.contract(%h, %y) {left_batch = array<i64>, right_batch = array<i64>,
+        left_contract = array<i64: 2, 0>, right_contract = array<i64: 0, 1>} : tensor<9xi32>"""
+    unit = check_meaning(PASS, program(body, "4x9x6", "6x4", "9"))
+    assert "array.contract" not in ops(unit)
+
+
+def test_a_matrix_that_others_read_is_stored() -> None:
+    body = f"""{NEGATIVE}
+      %v = {ROWS_BY_COLUMN[5:]}
+      %s = array.reduce(%h) {{fn = "maximum", axes = array<i64: 1>}} : tensor<96xi32>
+      %r = array.reshape(%s) : tensor<96x1xi32>
+      %z = array.map(%v, %r) {{fn = "add"}} : tensor<96x1xi32>"""
+    assert "array.contract" in ops(applied(PASS, program(body, "96x64", "64x1", "96x1")))
+
+
+def test_the_epilogue_of_a_contraction_stays_one() -> None:
+    body = f"""%c = array.contract(%x, %x) {{left_batch = array<i64>, right_batch = array<i64>,
+        left_contract = array<i64: 1>, right_contract = array<i64: 1>}} : tensor<96x96xi32>
+      %h = array.map(%c) {{fn = "negative"}} : tensor<96x96xi32>
+      {ROWS_BY_COLUMN}"""
+    assert ops(applied(PASS, program(body, "96x64", "96x1", "96x1"))).count("array.contract") == 2
+
+
+@pytest.mark.parametrize(("rows", "columns", "reduced"), [(4096, 64, True), (4096, 2048, False), (1024, 64, False)])
+def test_long_columns_of_short_rows_are_reduced(rows: int, columns: int, reduced: bool) -> None:
+    text = contraction((1, rows), (rows, columns), (1, columns), dtypes=("f32", "f32"))
+    assert ("array.reduce" in ops(applied(PASS, text))) == reduced

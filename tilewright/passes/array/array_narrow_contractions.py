@@ -7,12 +7,13 @@ it is stored. So they are for more columns if the left operand is stored along t
 predicted to be quicker. A contraction with few results, such as a dot product, is a multiplication and a reduction
 instead, which adds up vectors along the depth. So is one with a single row or column whose matrix has narrow floats, or
 elements apart, along the depth: a reduction converts and shuffles them as it reads them, where a contraction would copy
-all of the matrix. An outer product, of depth 1, is a multiplication, and one of few more elements a sum of such, which
-fuse with their users. Rows are the innermost free dim of the left operand: one of size 1 goes, so that the next one has
-the rows of a block, and the elementwise operations after it, which may become its epilogue, have no such dim either.
-Few rows become one dim with those outside where they are neighbours in memory: the right operand is read once for all
-of them. Of two transposed operands neither is if they are swapped. Operands that are rounded before they are multiplied
-stay. After attention has been found, before long reductions are split.
+all of the matrix, and one whose matrix elementwise operations compute or has long columns of short rows. An outer
+product, of depth 1, is a multiplication, and one of few more elements a sum of such, which fuse with their users. Rows
+are the innermost free dim of the left operand: one of size 1 goes, so that the next one has the rows of a block, and
+the elementwise operations after it, which may become its epilogue, have no such dim either. Few rows become one dim
+with those outside where they are neighbours in memory: the right operand is read once for all of them. Of two
+transposed operands neither is if they are swapped. Operands that are rounded before they are multiplied stay. After
+attention has been found, before long reductions are split.
 
 Before:
     func.func @main(%x: tensor<96x64xf32>, %y: tensor<64x2xf32>) -> tensor<96x2xf32> {
@@ -46,7 +47,9 @@ from tilewright.dialects.rewriting import erase, insert_like
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.machines.machine import Machine
+from tilewright.passes.array.array_simplify import drop_unused, reduced_as_stored
 from tilewright.passes.array.fusion import ELEMENTWISE, inline_closure, is_inline, make_group, operands_through, users
+from tilewright.passes.array.matrix_by_vector import matrix_by_vector
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.passes.kernels.contract_facts import Side, sides_of
 from tilewright.primitives import ArrayType
@@ -86,6 +89,7 @@ class ArrayNarrowContractionsPass(msgspec.Struct, frozen=True):
             for op in list(block.ops):
                 if isinstance(op, array.ContractOp) and op.part is None and op.precision is None and op.left_contract:
                     self._rewrite(unit, op)
+            drop_unused(block)
 
     def _rewrite(self, unit: Unit, op: array.ContractOp) -> None:
         op = _with_merged_rows(_without_unit_rows(op))
@@ -95,6 +99,7 @@ class ArrayNarrowContractionsPass(msgspec.Struct, frozen=True):
         if not rows or not columns or not depth:
             return
         subject = f"contraction at {where(op)}"
+        product = matrix_by_vector(op) if rows * columns > MOST_COLUMNS else None
         if depth == 1:
             unit.remarks.append(Remark(self.name, subject, "a multiplication", "the depth is 1"))
             dtype = array_type(op.results[0]).dtype
@@ -104,6 +109,12 @@ class ArrayNarrowContractionsPass(msgspec.Struct, frozen=True):
             _multiply_one_by_one(
                 op, rows >= WIDENED_ROWS and columns >= unit.machine.lanes(array_type(op.results[0]).dtype.compute)
             )
+        elif product is not None and (product.is_computed or product.has_long_columns):
+            why = "the matrix is not stored" if product.is_computed else "few columns for the depth"
+            unit.remarks.append(Remark(self.name, subject, "a multiplication and a reduction", why))
+            reduction = product.reduction()
+            _replace(op, _reshaped(op, reduction.results[0], array_type(op.results[0]).shape))
+            _reduce_as_stored(reduction)
         elif (
             rows * columns <= MOST_COLUMNS
             or (columns == 1 and _reduces_vectors(left, rows, depth, unit))
@@ -420,6 +431,14 @@ def _without_depth(op: array.ContractOp, side: Side) -> Side:
     kept = [d for d in range(len(side.shape)) if d not in side.contracted]
     value = _reshaped(op, side.value, tuple(side.shape[d] for d in kept))
     return Side(value, tuple(kept.index(d) for d in side.batch), ())
+
+
+def _reduce_as_stored(op: array.ReduceOp) -> None:
+    """Reduce in the order of memory, once nothing else reads what is reduced."""
+    as_stored = reduced_as_stored(op)
+    if as_stored is not None:
+        op.results[0].replace_all_uses_with(as_stored)
+        erase(op)
 
 
 def _multiply_and_reduce(op: array.ContractOp) -> SSAValue:
