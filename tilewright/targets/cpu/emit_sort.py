@@ -26,6 +26,7 @@ from tilewright.targets.cpu.loops import (
 from tilewright.targets.cpu.merged_runs import merge_runs
 from tilewright.targets.cpu.ordered_keys import LAST, element_of_rank, rank, rank_bits
 from tilewright.targets.cpu.ordered_nest import Index, OrderedNest, element_at
+from tilewright.targets.cpu.quick_sort import has_quick_sort, quick_sort
 from tilewright.targets.cpu.radix_sort import Digits, radix_sort
 from tilewright.targets.cpu.records import Records
 from tilewright.targets.cpu.sorted_already import is_sorted
@@ -180,12 +181,18 @@ class _RankSort:
         self.lanes = self.sorting.lanes
         self.size = size_for(self.count, self.lanes)
         self.digits = Digits.of_ranks(self.dtype)
-        is_moved = self.merges or self.digits.worth(self.count, nest.context.machine)
+        self.is_partitioned = has_quick_sort(self.builder) and not self.merges
+        is_moved = self.is_partitioned or self.merges or self.digits.worth(self.count, nest.context.machine)
         self.fits = self.size <= self.sorting.block and target.is_adjacent(nest.axis)
+        self.run_places = round_up(self.count // 2, self.lanes) + self.lanes
         places = round_up(self.count, self.lanes) if is_moved else max(self.size, self.sorting.block)
+        if self.merges:
+            places = 2 * self.run_places
         room = places * self.bits // 8
         self.memory = nest.context.temporary(room) if not self.fits else None
-        self.spare = nest.context.temporary(room) if is_moved and not self.fits else None
+        # A vector that comes last follows each run; results are written in whole vectors.
+        beyond = self.lanes * self.bits // 8
+        self.spare = nest.context.temporary(room + beyond) if is_moved and not self.fits else None
         self.signs = entry_alloca(self.builder, ir.IntType(self.lanes)) if self.dtype.is_float else None
 
     def line(self, index: Index) -> None:
@@ -269,8 +276,11 @@ class _RankSort:
         def read(at: Value, mask: Mask | None) -> None:
             self.sorting.store(builder, [memory], at, (self.ranks(source, at, mask),))
 
-        vector_loop(builder, i64(self.count), self.lanes, read, "ranks")
-        ordered = self.ordered(memory)
+        if self.merges:
+            ordered = self.merged(source, memory)
+        else:
+            vector_loop(builder, i64(self.count), self.lanes, read, "ranks")
+            ordered = self.ordered(memory)
         lanes = self.lanes if target.is_adjacent(axis) else 1
 
         def write(at: Value, mask: Mask | None) -> None:
@@ -280,6 +290,23 @@ class _RankSort:
             target.at(axis, at).store_vector(value, mask)
 
         vector_loop(builder, i64(self.count), lanes, write, "result")
+
+    def merged(self, source: Elements, memory: Value) -> Value:
+        """The memory that holds the ranks of two sorted runs in order."""
+        builder, half = self.builder, self.count // 2
+        if self.spare is None:
+            raise CompilerBug("two runs are merged into other memory")
+        runs = [memory, offset_pointer(builder, memory, i64(self.run_places), self.bits // 8)]
+        for run, start in zip(runs, (0, half), strict=True):
+
+            def read(at: Value, mask: Mask | None, run: Value = run, start: int = start) -> None:
+                place = add(builder, at, i64(start))
+                self.sorting.store(builder, [run], at, (self.ranks(source, place, mask),))
+
+            vector_loop(builder, i64(half), self.lanes, read, "ranks")
+            self.sorting.store(builder, [run], i64(half), (self.behind_all(),))
+        merge_runs(builder, self.nest.context.machine, self.bits, (runs[0], runs[1]), self.spare, i64(half))
+        return self.spare
 
     def ordered(self, memory: Value) -> Value:
         """The memory that holds the ranks that were written to some in order."""
@@ -294,9 +321,9 @@ class _RankSort:
     def sorted(self, memory: Value) -> Value:
         """The memory that holds the ranks after they have been sorted."""
         builder = self.builder
-        if self.spare is not None and self.merges:
-            merge_runs(builder, self.bits, memory, self.spare, i64(self.count // 2))
-            return self.spare
+        if self.spare is not None and self.is_partitioned:
+            quick_sort(builder, self.nest.context.machine, self.bits, memory, self.spare, i64(self.count))
+            return memory
         if self.spare is not None:
             return radix_sort(builder, self.digits, memory, self.spare, i64(self.count))
         size, written = max(self.size, self.sorting.block), round_up(self.count, self.lanes)
