@@ -1,9 +1,9 @@
-"""Merge two sorted runs, a vector at a time: of the runs' next integers the smaller one states which vector comes next,
-and with what is left of those before it is put in order by a network; the lower half of both is final.
+"""Merge two sorted runs, a vector at a time: the smaller one of the runs' next integers states which vector comes next,
+which a network puts in order with what is left of those before; the lower half of both is final.
 
-Two parts of the result are merged in turn, which do not wait for each other. Where the second one begins in the runs is
-found by bisection (Odeh, Green et al., "Merge path - parallel merging made simple", 2012). Behind each run is a vector
-of integers that come last: what is read there changes nothing.
+Two parts of the result are merged in turn, which do not wait for each other. Bisection finds at which indices of the
+runs the second one begins (Odeh, Green et al., "Merge path - parallel merging made simple", 2012). A vector of integers
+that come last follows each run: what is read there changes nothing.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _place_of(builder: Builder, bits: int, first: Value, second: Value, half: Va
 
 
 class _Stream:
-    """A merge from a place in each run on; `left` is what is left of the vectors before, in order."""
+    """A merge from an index of each run on; `left` is what is left of the vectors before, in order."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class _Stream:
         builder.store(rest, self.left)
 
     def _next(self) -> Value:
-        """The vector of the run whose next integer is smaller; behind the end of a run, of those that come last."""
+        """The next vector of the run whose next integer is smaller; after its end, of integers that come last."""
         builder, sort = self.builder, self.sort
         here = [builder.load(place, typ=I64) for place in self.places]
         pointers = [_at(builder, run, place, sort) for run, place in zip(self.runs, here, strict=True)]

@@ -1,11 +1,11 @@
 """Quicksort by vectors (Bramas, "A novel hybrid quicksort algorithm vectorized using AVX-512 on Intel Skylake", 2017):
 integers below a pivot go to the front of their memory, a vector of them at a time, the others to the end of other
-memory. So parts are in one of two memories at the places that they have in the end; those of a few vectors are sorted
-in registers, from where they go to the memory that is wanted.
+memory. A part is in one of two memories, at its final index; one of a few vectors is sorted in registers, from where it
+goes to the memory that is wanted.
 
-The pivot is the middle one of a sorted vector of samples. Parts of equal integers are in order. Where no integer is
-below the pivot, those that equal it are divided from the others. Parts that are left after so many partitions as even
-bad pivots take go by digits.
+The pivot is the middle one of a sorted vector of samples. Parts of equal integers are in order. If no integer is below
+the pivot, those that equal it are divided from the others. Parts that are left after so many partitions as even bad
+pivots take are sorted by digits.
 """
 
 from __future__ import annotations
