@@ -468,6 +468,39 @@ def test_several_dims_of_a_computed_matrix_meet_a_vector() -> None:
     assert "array.contract" not in ops(unit)
 
 
+@pytest.mark.parametrize(
+    ("matrix", "vector", "batch", "summed", "result"),
+    [
+        ("5x9x6", "5x6x1", ("0", "0"), ("2", "1"), "5x9x1"),
+        ("5x9x6", "5x9", ("0", "0"), ("1", "1"), "5x6"),
+        ("5x3x9x6", "3x6x5", ("0, 1", "2, 0"), ("3", "1"), "5x3x9"),
+        ("48x3x9x6", "6x3x9", ("1", "1"), ("2, 3", "2, 0"), None),  # a free dim comes first
+    ],
+)
+def test_computed_matrices_meet_as_many_vectors(
+    matrix: str, vector: str, batch: tuple[str, str], summed: tuple[str, str], result: str | None
+) -> None:
+    body = f"""%h = array.map(%x) {{fn = "negative"}} : tensor<{matrix}xi32>
+      %z = array.contract(%h, %y) {{left_batch = array<i64: {batch[0]}>, right_batch = array<i64: {batch[1]}>,
+        left_contract = array<i64: {summed[0]}>, right_contract = array<i64: {summed[1]}>}}
+        : tensor<{result or "3x48"}xi32>"""
+    text = program(body, matrix, vector, result or "3x48")
+    if result is None:
+        assert "array.contract" in ops(applied(PASS, text))
+    else:
+        assert "array.contract" not in ops(check_meaning(PASS, text))
+
+
+@pytest.mark.parametrize(("batch", "reduced"), [(5, False), (16, True)])
+def test_lanes_of_vectors_are_a_batch_that_fills_them(batch: int, reduced: bool) -> None:
+    body = f"""%t = array.transpose(%x) {{permutation = array<i64: 2, 1, 0>}} : tensor<{batch}x48x6xi32>
+      %h = array.map(%t) {{fn = "negative"}} : tensor<{batch}x48x6xi32>
+      %z = array.contract(%h, %y) {{left_batch = array<i64: 0>, right_batch = array<i64: 0>,
+        left_contract = array<i64: 2>, right_contract = array<i64: 1>}} : tensor<{batch}x48xi32>"""
+    unit = applied(PASS, program(body, f"6x48x{batch}", f"{batch}x6", f"{batch}x48"))
+    assert ("array.contract" not in ops(unit)) == reduced
+
+
 def test_a_matrix_that_others_read_is_stored() -> None:
     body = f"""{NEGATIVE}
       %v = {ROWS_BY_COLUMN[5:]}
