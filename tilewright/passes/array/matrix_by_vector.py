@@ -41,7 +41,8 @@ class MatrixByVector(msgspec.Struct, frozen=True):
         value = self.matrix.value
         if isinstance(value.owner, array.TransposeOp):
             value = value.owner.operands[0]
-        return isinstance(value.owner, ELEMENTWISE) and _is_fused(self.matrix.value) and not self._has_batch_inside()
+        is_made = isinstance(value.owner, ELEMENTWISE) and value.owner.parent is self.op.parent
+        return is_made and _is_fused(self.matrix.value) and not self._has_batch_inside()
 
     def _has_batch_inside(self) -> bool:
         """Whether the innermost dim in memory of what the matrices are computed from is a short one of the batch."""
