@@ -47,7 +47,7 @@ def has_quick_sort(builder: Builder) -> bool:
 
 
 def quick_sort(builder: Builder, machine: Machine, bits: int, memory: Value, spare: Value, count: Value) -> None:
-    """Sort `count` signed integers of `bits` bits in memory; both memories have room for a vector more."""
+    """Sort `count` signed integers of `bits` bits in memory; the spare memory has as much room."""
     # A length of n bits is halved n times.
     length = builder.sub(i64(64), intrinsic(builder, "ctlz", [count, ir.Constant(I1, 0)]))
     _Sort(machine, bits).call(builder, memory, spare, memory, count, builder.mul(length, i64(_PARTITIONS)))
@@ -154,11 +154,10 @@ class _Sort:
     ) -> _Division:
         """Move integers below a pivot, or up to it, to the front, others to the end of the other memory."""
         name = f"quick.{'below' if comparison == '<' else 'up_to'}.i{self.bits}"
-        element = self.vector.element
         function = builder.module.globals.get(name)
         if function is None:
-            results = ir.LiteralStructType([I64, I1])
-            function = ir.Function(builder.module, ir.FunctionType(results, [POINTER, POINTER, I64, element]), name)
+            type = ir.FunctionType(ir.LiteralStructType([I64, I1]), [POINTER, POINTER, I64, self.vector.element])
+            function = ir.Function(builder.module, type, name)
             function.linkage = "internal"
             self._write_division(builder_of(function), comparison)
         found = builder.call(function, [here, other, count, pivot])
