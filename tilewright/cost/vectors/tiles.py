@@ -137,6 +137,9 @@ TURNED_BYTES = 128
 TURNED_RUN = 1024
 # Of arrays in the second-level cache: as much along one dimension as along the other.
 TURNED_SIDE = 64
+# Of arrays whose last dimension is a few elements: how many, how many of its neighbours are written as whole vectors,
+# and how much is read.
+TURNED_FEW, TURNED_FEW_SIDE, TURNED_FEW_RUN = 4, 16, 256
 
 
 def turned_tile(shape: tuple[int, ...], turned: int, elements: int, dtype: DType, machine: Machine) -> tuple[int, ...]:
@@ -146,10 +149,15 @@ def turned_tile(shape: tuple[int, ...], turned: int, elements: int, dtype: DType
     item, last = dtype.itemsize, len(shape) - 1
     from_memory = item * math.prod(shape) > machine.memory("l2").bytes
     run, piece = (TURNED_RUN, TURNED_BYTES // item) if from_memory else (TURNED_SIDE, TURNED_SIDE)
-    extents[turned] = even_split(shape[turned], run)
     extents[last] = min(shape[last], even_split(shape[last], piece, machine.lanes(dtype)))
-    room = elements // (extents[turned] * extents[last])
-    for dim in reversed([d for d in range(last) if d != turned]):
+    others = [d for d in reversed(range(last)) if d != turned and shape[d] > 1]
+    if others and turned < others[0] and shape[last] <= TURNED_FEW:
+        run = min(run, TURNED_FEW_RUN)
+        dim = others.pop(0)
+        extents[dim] = min(shape[dim], even_split(shape[dim], TURNED_FEW_SIDE, TURNED_FEW_SIDE))
+    extents[turned] = even_split(shape[turned], run)
+    room = elements // math.prod(extents)
+    for dim in others:
         extents[dim] = even_split(shape[dim], max(1, room))
         room //= extents[dim]
     return tuple(extents)

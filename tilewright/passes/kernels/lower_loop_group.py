@@ -101,14 +101,24 @@ def has_transpose(group: array.FusedOp, space: tuple[int, ...]) -> bool:
 
 
 def has_long_transpose(group: array.FusedOp, space: tuple[int, ...]) -> bool:
-    """Whether a group transposes arrays whose neighbours are then far apart, along rows longer than a few elements. A
-    transpose of what is gathered puts dims back that the dims of the indices come before; one that gives an element for
+    """Whether a group transposes arrays whose neighbours are then far apart, along rows longer than a few elements, or
+    far from such rows. A transpose of what is gathered puts dims back that the dims of the indices come before; one that gives an element for
     each row is not read along rows."""
-    if len(space) < 2 or space[-1] in SHUFFLED_STRIDES:
+    if len(space) < 2:
         return False
     transposes = [op for op in group.body.block.ops if isinstance(op, array.TransposeOp)]
     along_rows = [op for op in transposes if not _is_spread_along_rows(op.results[0])]
-    return not all(is_short_transpose(op) or _is_of_gathered(op.operands[0]) for op in along_rows)
+    return not all(
+        is_short_transpose(op) or _reads_along_rows_of_few(op) or _is_of_gathered(op.operands[0]) for op in along_rows
+    )
+
+
+def _reads_along_rows_of_few(op: array.TransposeOp) -> bool:
+    """Whether a transpose reads along the dim before a last one of a few elements, which vector units store as whole
+    vectors of shuffled lanes. Dims of size one do not count."""
+    shape = array_type(op.results[0]).shape
+    longer = [d for d, n in enumerate(shape) if n > 1]
+    return len(longer) > 1 and shape[-1] in SHUFFLED_STRIDES and op.permutation[longer[-2]] == len(shape) - 1
 
 
 def _is_of_gathered(value: SSAValue) -> bool:

@@ -295,11 +295,11 @@ def _turned_dim(group: array.FusedOp, space: tuple[int, ...]) -> int | None:
     if 0 in space or not transposes or len(transposes) < len(large):
         return None
     only_transposes = len(ops) == 2
-    if not only_transposes and not has_long_transpose(group, space):
-        return None
     last = len(space) - 1
     turned = {op.permutation.index(last) for op in transposes if only_transposes or not is_short_transpose(op)}
     turned -= {d for d in turned if d == last or space[d] == 1}
+    if not only_transposes and not has_long_transpose(group, space):
+        return None
     return turned.pop() if len(turned) == 1 else None
 
 
