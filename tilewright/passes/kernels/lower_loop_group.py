@@ -109,11 +109,11 @@ def has_long_transpose(group: array.FusedOp, space: tuple[int, ...]) -> bool:
     transposes = [op for op in group.body.block.ops if isinstance(op, array.TransposeOp)]
     along_rows = [op for op in transposes if not _is_spread_along_rows(op.results[0])]
     return not all(
-        is_short_transpose(op) or _reads_along_rows_of_few(op) or _is_of_gathered(op.operands[0]) for op in along_rows
+        is_short_transpose(op) or reads_along_rows_of_few(op) or _is_of_gathered(op.operands[0]) for op in along_rows
     )
 
 
-def _reads_along_rows_of_few(op: array.TransposeOp) -> bool:
+def reads_along_rows_of_few(op: array.TransposeOp) -> bool:
     """Whether a transpose reads along the dim before a last one of a few elements, which vector units store as whole
     vectors of shuffled lanes. Dims of size one do not count."""
     shape = array_type(op.results[0]).shape

@@ -46,6 +46,7 @@ from tilewright.passes.kernels.lower_loop_group import (
     group_space,
     has_long_transpose,
     is_short_transpose,
+    reads_along_rows_of_few,
     reduced_space,
 )
 from tilewright.passes.kernels.lower_ordered_group import PART_COLUMNS, Ordered, axis_of
@@ -296,7 +297,8 @@ def _turned_dim(group: array.FusedOp, space: tuple[int, ...]) -> int | None:
         return None
     only_transposes = len(ops) == 2
     last = len(space) - 1
-    turned = {op.permutation.index(last) for op in transposes if only_transposes or not is_short_transpose(op)}
+    across = [op for op in transposes if not reads_along_rows_of_few(op)]
+    turned = {op.permutation.index(last) for op in across if only_transposes or not is_short_transpose(op)}
     turned -= {d for d in turned if d == last or space[d] == 1}
     if not only_transposes and not has_long_transpose(group, space):
         return None

@@ -130,7 +130,7 @@ class NestEmitter:
             self._body()
             return
         dim = plan.order[level]
-        if dim in plan.interleaved_dims[:1] and self.position.mask is None and self._stores_inside():
+        if dim in plan.interleaved_dims[:1] and self._stores_inside():
             self._interleave()
         elif self.sets.cuts_along(dim, self.position.parts):
             self._parts(level, dim, self.sets.cuts[dim])

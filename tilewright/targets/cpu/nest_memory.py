@@ -50,6 +50,7 @@ from tilewright.targets.cpu.nest_position import Position
 from tilewright.targets.cpu.nest_prefetches import NestPrefetches
 from tilewright.targets.cpu.past_caches import outgrows_cache, store_past_caches
 from tilewright.targets.cpu.strided_access import (
+    fills_vector,
     has_strided_load,
     load_reversed,
     load_strided,
@@ -411,8 +412,7 @@ class NestMemory:
             self.prefetches.ask_for_stream(op, found)
             return self._load_vector(found, dtype, guard, fill)
         stride = found.stride_along(self.plan.vector_dim, vary)
-        masked = guard is not None or self.position.mask is not None
-        if stride == -1 or has_strided_load(stride, dtype.itemsize, masked):
+        if stride == -1 or has_strided_load(stride, dtype.itemsize, self.plan.lanes, self._known_lanes(guard)):
             return self._load_strided(found, stride or 0, dtype, guard, fill)
         return self._gather(found, dtype, guard, fill)
 
@@ -488,16 +488,21 @@ class NestMemory:
     def _load_strided(self, found: Access, stride: int, dtype: DType, guard: Value | None, fill: float | int) -> Value:
         pointer = opaque(self.builder, self.first_pointer(found))
         shape = load_form(dtype, self.plan.lanes)
-        mask = self._both(guard, self.position.mask)
+        mask, count = self._both(guard, self.position.mask), self._known_lanes(guard)
         if mask is not None:
             mask = broadcast(self.builder, mask, self.plan.lanes)
         if stride == -1:
             raw = load_reversed(self.builder, pointer, mask, shape, dtype.itemsize)
-        elif mask is None:
-            raw = load_strided(self.builder, pointer, stride, shape, dtype.itemsize)
+        elif count is not None and fills_vector(stride, self.plan.lanes, count):
+            raw = load_strided(self.builder, pointer, stride, shape, dtype.itemsize, count)
         else:
             raw = load_strided_masked(self.builder, pointer, stride, mask, shape, dtype.itemsize)
         return self._filled(widen(self.builder, raw, dtype), guard, fill)
+
+    def _known_lanes(self, guard: Value | None) -> int | None:
+        """How many first lanes are on, where that is known."""
+        every = self.plan.lanes if self.position.mask is None else self.position.tail
+        return every if guard is None else None
 
     def _gather(self, found: Access, dtype: DType, guard: Value | None, fill: float | int) -> Value:
         base, offsets = self._base_and_offsets(found, guard)
@@ -576,11 +581,12 @@ class NestMemory:
         found, dtype = self.plan.access(op, at), array_type(op.value).dtype
         raw = [narrow(self.builder, broadcast(self.builder, value, self.plan.lanes), dtype) for value in values]
         pointer = opaque(self.builder, self.first_pointer(found))
-        store_interleaved(self.builder, raw, pointer, dtype.itemsize)
+        mask, count = self.position.mask, self.position.tail or self.plan.lanes
+        store_interleaved(self.builder, raw, pointer, dtype.itemsize, mask, count)
 
     def is_inside(self, op: tile.StoreOp, at: Indices) -> bool:
-        """Whether all lanes of a store are known to be inside its array."""
-        return not self._unsure(self.plan.access(op, at))
+        """Whether the lanes of a store are known, and to be inside its array."""
+        return self._known_lanes(None) is not None and not self._unsure(self.plan.access(op, at))
 
     def _store_scalar(self, found: Access, value: Value, dtype: DType, guard: Value | None) -> None:
         coordinates = [self._coordinate(found, i) for i in range(len(found.type.shape))]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from tilewright.layout.relayout_planner import SHUFFLED_STRIDES
+from tilewright.targets.cpu.first_lanes import store_first
 from tilewright.targets.cpu.loops import i64, offset_pointer
 from tilewright.targets.cpu.masked_memory import masked_load
 from tilewright.targets.cpu.shuffles import picked
@@ -24,26 +25,33 @@ def has_strided_access(stride: int | None) -> bool:
     return stride is not None and abs(stride) in SHUFFLED_STRIDES
 
 
-def has_strided_load(stride: int | None, itemsize: int, masked: bool) -> bool:
-    """Whether elements so far apart are loaded as vectors, under a mask or without."""
+def has_strided_load(stride: int | None, itemsize: int, lanes: int, count: int | None) -> bool:
+    """Whether the first `count` of elements so far apart are loaded as whole vectors, or, where their number is not
+    known, under masks."""
     if stride is None or not has_strided_access(stride):
         return False
-    return not masked or (stride > 0 and itemsize >= LEAST_MASKED_BYTES)
+    return fills_vector(stride, lanes, count) or (stride > 0 and itemsize >= LEAST_MASKED_BYTES)
 
 
-def load_strided(builder: Builder, first: Value, stride: int, shape: ir.Type, itemsize: int) -> Value:
-    """A vector of the elements `first`, `first + stride`, ...; nothing beyond the last of them is read."""
+def fills_vector(stride: int, lanes: int, count: int | None) -> bool:
+    """Whether a known number of elements so far apart reach over a vector at least."""
+    return count is not None and (count - 1) * abs(stride) + 1 >= lanes
+
+
+def load_strided(builder: Builder, first: Value, stride: int, shape: ir.Type, itemsize: int, count: int) -> Value:
+    """A vector of the first `count` of the elements `first`, `first + stride`, ..., which reach over a vector at least;
+    other lanes repeat the last of them, and nothing beyond it is read."""
     lanes, step = lanes_of(shape), abs(stride)
+    last = (count - 1) * step
     # The last vector ends with the last element, so it may begin within the one before.
-    starts = [n * lanes for n in range(step - 1)] + [(step - 1) * (lanes - 1)]
-    lowest = 0 if stride > 0 else (lanes - 1) * stride
+    starts = [*range(0, last + 1 - lanes, lanes), last + 1 - lanes]
+    lowest = 0 if stride > 0 else -last
     vectors = [
         builder.load(offset_pointer(builder, first, i64(lowest + start), itemsize), align=itemsize, typ=shape)
         for start in starts
     ]
-    offsets = [n * step for n in range(lanes)] if stride > 0 else [(lanes - 1 - n) * step for n in range(lanes)]
-    # With fewer lanes than the stride, a vector in the middle would reach beyond the last element.
-    owners = [step - 1 if offset >= starts[-1] else offset // lanes for offset in offsets]
+    offsets = [min(n * step, last) if stride > 0 else max(last - n * step, 0) for n in range(lanes)]
+    owners = [len(starts) - 1 if offset >= starts[-1] else offset // lanes for offset in offsets]
     places = [(owner, offset - starts[owner]) for offset, owner in zip(offsets, owners, strict=True)]
     return picked(builder, vectors, places)
 
@@ -75,10 +83,23 @@ def load_reversed(builder: Builder, first: Value, mask: Value | None, shape: ir.
     return shuffle(builder, found, found, backwards)
 
 
-def store_interleaved(builder: Builder, values: Sequence[Value], first: Value, itemsize: int) -> None:
-    """Store the first lanes of some vectors side by side, then the second ones, up to the last."""
-    lanes, count = lanes_of(values[0].type), len(values)
-    for start in range(0, count * lanes, lanes):
-        places = [(n % count, n // count) for n in range(start, start + lanes)]
-        pointer = offset_pointer(builder, first, i64(start), itemsize)
-        builder.store(picked(builder, values, places), pointer, align=itemsize)
+def store_interleaved(
+    builder: Builder, values: Sequence[Value], first: Value, itemsize: int, mask: Value | None, count: int
+) -> None:
+    """Store the first lanes of some vectors side by side, then the second ones, up to `count` of each, which `mask`
+    lets through where that is not all of them."""
+    lanes, width = lanes_of(values[0].type), len(values)
+    total = count * width
+
+    def joined(start: int) -> Value:
+        """The vector of the elements from one of them on."""
+        ends = [min(n, total - 1) for n in range(start, start + lanes)]
+        return picked(builder, values, [(n % width, n // width) for n in ends])
+
+    if total < lanes and mask is not None:
+        sides = shuffle(builder, mask, ir.Constant(mask.type, None), [min(n // width, lanes - 1) for n in range(lanes)])
+        store_first(builder, joined(0), first, sides, total, itemsize)
+        return
+    # The last vector ends with the last element, so it may begin within the one before.
+    for start in (*range(0, total - lanes, lanes), total - lanes):
+        builder.store(joined(start), offset_pointer(builder, first, i64(start), itemsize), align=itemsize)
