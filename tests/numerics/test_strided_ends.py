@@ -41,3 +41,20 @@ def test_reversed_rows_whose_tiles_are_not_whole(dtype: str, columns: int, threa
             np.testing.assert_array_equal(compiled(guarded_copy(x, before)), x[:, ::-1])
         if dtype == "f4":
             assert program.lower(x).compile("cpu:x86-64-v3").asm().count("vmaskmov") <= 2
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i2", "f4", "f8"])
+@pytest.mark.parametrize("length", [1, 3, 8, 17, 56, 100])
+@pytest.mark.parametrize("channels", [2, 3, 4])
+@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3"])
+def test_vectors_that_are_not_whole(dtype: str, length: int, channels: int, target: str) -> None:
+    """Channels come last and first again: the last vector of each row is stored and loaded up to its last element, in
+    arrays between pages that cannot be read."""
+    first = (np.arange(6 * channels * 7 * length).reshape(6, channels, 7, length) % 97).astype(dtype)
+    last = np.ascontiguousarray(first.transpose(2, 0, 3, 1))
+    to_last = tw.jit(lambda x: tw.permute_dims(x, (2, 0, 3, 1)) + 1)
+    to_first = tw.jit(lambda x: tw.permute_dims(x, (1, 3, 0, 2)) + 1)
+    for before in (False, True):
+        x, y = guarded_copy(first, before), guarded_copy(last, before)
+        np.testing.assert_array_equal(to_last.lower(x).compile(target)(x), last + 1)
+        np.testing.assert_array_equal(to_first.lower(y).compile(target)(y), first + 1)
