@@ -382,7 +382,37 @@ def test_what_is_computed_of_gathered_elements_is_stored_transposed() -> None:
 def test_few_long_rows_are_stored_side_by_side(rows: int, columns: int, count: int) -> None:
     def program(p: Program) -> list[Value]:
         summed = p.map("add", p.array(7, rows, columns), p.broadcast(p.array(columns), (7, rows, columns), (2,)))
-        return [permuted(p, summed, 0, 2, 1)]
+        return [permuted(p, p.map("exp", summed), 0, 2, 1)]
+
+    assert len(groups(program)) == count
+
+
+@pytest.mark.parametrize(
+    ("fn", "dtype", "order", "columns", "count"),
+    [
+        ("negative", dtypes.f32, (2, 1, 0), 30, 1),
+        ("negative", dtypes.f16, (2, 1, 0), 30, 2),  # more lanes than are transposed at a time
+        ("exp", dtypes.f32, (2, 1, 0), 30, 2),
+        ("exp", dtypes.f32, (1, 0, 2), 16, 1),
+        ("exp", dtypes.f16, (1, 0, 2), 32, 1),
+        ("exp", dtypes.f32, (1, 0, 2), 15, 2),  # rows shorter than a cache line
+        ("negative", dtypes.f32, (1, 0, 2), 15, 1),
+    ],
+)
+def test_results_are_stored_transposed(
+    fn: str, dtype: dtypes.DType, order: tuple[int, ...], columns: int, count: int
+) -> None:
+    def program(p: Program) -> list[Value]:
+        return [permuted(p, p.map(fn, p.array(20, 24, columns, dtype=dtype)), *order)]
+
+    assert len(groups(program)) == count
+
+
+@pytest.mark.parametrize(("columns", "order", "count"), [(64, (1, 0, 2), 1), (63, (1, 0, 2), 2), (64, (2, 1, 0), 2)])
+def test_long_rows_are_computed_in_another_order(columns: int, order: tuple[int, ...], count: int) -> None:
+    def program(p: Program) -> list[Value]:
+        moved = permuted(p, p.map("exp", p.array(20, 24, columns)), *order)
+        return [p.map("add", moved, p.array(*moved.shape))]
 
     assert len(groups(program)) == count
 

@@ -25,15 +25,23 @@ Numbers: TypeAlias = dict[Coordinates, int]
 
 # Elements of a run that is computed where it is copied, at least.
 _LONG_RUN = 32
+# Bytes of rows that are computed in another order, at least: rests of vectors take as long as whole ones.
+_COMPUTED_BYTES = 256
 # The largest padded array, for each element of what is padded.
 _MOST_PADDED = 2
 
 
 def moves_in_any_order(op: Operation, at: Coordinates, straight: Coordinates) -> bool:
-    """Whether an operation gathers single elements at permuted coordinates, or moves rows that stay innermost."""
+    """Whether an operation gathers single elements at permuted coordinates, or moves rows that stay innermost, or
+    computes long ones, of a type that is computed as it is."""
     if not _is_permuted(at, straight):
         return False
-    moves_rows = isinstance(op, array.GatherOp | array.PadOp | array.ConcatOp) and at[-1:] == straight[-1:]
+    keeps_rows = at[-1:] == straight[-1:]
+    if isinstance(op, ELEMENTWISE):
+        type = array_type(op.results[0])
+        is_long = type.shape[-1] * type.dtype.itemsize >= _COMPUTED_BYTES
+        return keeps_rows and is_long and type.dtype == type.dtype.compute
+    moves_rows = keeps_rows and isinstance(op, array.GatherOp | array.PadOp | array.ConcatOp)
     return moves_rows or gathers_elements(op)
 
 

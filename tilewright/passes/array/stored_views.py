@@ -18,6 +18,8 @@ from tilewright.passes.kernels.lower_loop_group import is_short_transpose
 _LONG_ROW = 64
 # How many times the elements of an array that is read in passing an array has.
 SMALLER = 16
+# Bytes of a cache line, and of elements that are transposed in registers.
+_LINE_BYTES, _WORD_BYTES = 64, 4
 _PLAIN = (array.BroadcastOp, array.ReshapeOp, array.ConstantOp, array.IotaOp)
 
 
@@ -52,11 +54,29 @@ def _why_transposed(
         return "lanes are shuffled as they are loaded"
     if _stores_side_by_side(transpose) and is_elementwise:
         return "lanes are shuffled as they are stored"
+    if is_elementwise and _row_bytes(transpose) >= _LINE_BYTES:
+        return "rows are stored in another order"
+    if is_elementwise and all(is_cheap(op) and _is_of_words(op) for op in ops_):
+        return "few cycles for each element, in any order"
     if _computes_of_gathered(ops_, transpose, block):
         return "elements are gathered in any order"
-    if not _keeps_rows(transpose) or not all(isinstance(op, (*ELEMENTWISE, array.GatherOp)) for op in ops_):
+    if is_elementwise or not all(isinstance(op, (*ELEMENTWISE, array.GatherOp)) for op in ops_):
         return None
-    return None if is_elementwise else "rows are gathered in any order"
+    return "rows are gathered in any order" if _keeps_rows(transpose) else None
+
+
+def _row_bytes(transpose: array.TransposeOp) -> int:
+    """The bytes of the rows that a transpose moves as they are."""
+    type, permutation = array_type(transpose.results[0]), transpose.permutation
+    rank = len(permutation)
+    kept = next((n for n in range(rank) if permutation[rank - 1 - n] != rank - 1 - n), rank)
+    return math.prod(type.shape[rank - kept :]) * type.dtype.itemsize if kept else 0
+
+
+def _is_of_words(op: Operation) -> bool:
+    """Whether an operation reads and gives elements of 32 bits and more: vectors of shorter ones have more lanes than
+    are transposed at a time."""
+    return all(array_type(value).dtype.itemsize >= _WORD_BYTES for value in (*op.operands, *op.results))
 
 
 def _is_computed_again(ops_: set[Operation], broadcast: array.BroadcastOp, block: Block) -> bool:
