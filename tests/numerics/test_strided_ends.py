@@ -44,7 +44,7 @@ def test_reversed_rows_whose_tiles_are_not_whole(dtype: str, columns: int, threa
 
 
 @pytest.mark.parametrize("dtype", ["u1", "i2", "f4", "f8"])
-@pytest.mark.parametrize("length", [1, 3, 8, 17, 56, 100])
+@pytest.mark.parametrize("length", [1, 3, 6, 17, 22, 56, 100])
 @pytest.mark.parametrize("channels", [2, 3, 4])
 @pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3"])
 def test_vectors_that_are_not_whole(dtype: str, length: int, channels: int, target: str) -> None:

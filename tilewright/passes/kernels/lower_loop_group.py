@@ -102,8 +102,8 @@ def has_transpose(group: array.FusedOp, space: tuple[int, ...]) -> bool:
 
 def has_long_transpose(group: array.FusedOp, space: tuple[int, ...]) -> bool:
     """Whether a group transposes arrays whose neighbours are then far apart, along rows longer than a few elements, or
-    far from such rows. A transpose of what is gathered puts dims back that the dims of the indices come before; one that gives an element for
-    each row is not read along rows."""
+    far from such rows. A transpose of what is gathered puts dims back that the dims of the indices come before; one
+    that gives an element for each row is not read along rows."""
     if len(space) < 2:
         return False
     transposes = [op for op in group.body.block.ops if isinstance(op, array.TransposeOp)]

@@ -14,6 +14,8 @@ def picked(builder: Builder, vectors: Sequence[Value], places: Sequence[tuple[in
     """A vector whose lanes are those that are numbered in each of some vectors, by a shuffle for each but the first."""
     lanes = lanes_of(vectors[0].type)
     found = vectors[0]
+    if len(vectors) == 1:
+        return shuffle(builder, found, None, [lane for _, lane in places])
     so_far = [lane if number == 0 else 0 for number, lane in places]
     for owner in range(1, len(vectors)):
         taken = [lanes + lane if number == owner else kept for kept, (number, lane) in zip(so_far, places, strict=True)]
