@@ -205,3 +205,21 @@ def test_nan_is_the_largest_half_number(descending: bool) -> None:
     expected = np.array(ascending[::-1] if descending else ascending, np.float32)
     np.testing.assert_array_equal(case.expected[0].value.astype(np.float32), expected)
     assert not check(case).kind
+
+
+def test_an_unsigned_index_beyond_signed_ones_is_the_last_one() -> None:
+    """Also where it is counted from the other end."""
+    program = Program("taken")
+    x, index = program.array(4, 5), program.input(ArrayType((2,), dtypes.u64))
+    (backwards,) = program.add("reverse", [x], axes=(1,))
+    program.outputs = list(program.add("gather", [backwards, index], axes=(1,)))
+    case = case_of(program, [whole_numbers(program)[0], np.array([3, 2**64 - 1], np.uint64)])
+    assert not check(case).kind
+
+
+def test_a_number_that_is_gathered_and_squared() -> None:
+    program = Program("number")
+    x, index = program.input(ArrayType((3,), dtypes.i16)), program.input(ArrayType((), dtypes.u64))
+    program.outputs = [program.map("square", program.add("gather", [x, index], axes=(0,))[0])]
+    case = case_of(program, [np.array([3, 4, 5], np.int16), np.array(1, np.uint64)])
+    assert not check(case).kind

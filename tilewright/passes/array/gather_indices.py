@@ -13,6 +13,9 @@ from tilewright.dialects.rewriting import insert_like
 from tilewright.passes.array.fusion import is_splat
 from tilewright.primitives import ArrayType
 
+# An index after the last element of any array.
+_BEYOND = 2**62
+
 
 def add(gather: array.GatherOp, made: array.ArrayOp) -> SSAValue:
     insert_like(gather, made)
@@ -69,9 +72,12 @@ def wide(gather: array.GatherOp, index: SSAValue, size: int) -> SSAValue:
 
 
 def as_i64(gather: array.GatherOp, index: SSAValue) -> SSAValue:
+    """An index in 64 bits with a sign; one of u64 that has none there stays beyond every array."""
     type = ArrayType(array_type(index).shape, dtypes.i64)
     if array_type(index) == type:
         return index
+    if array_type(index).dtype == dtypes.u64:
+        index = combined(gather, "minimum", index, number(gather, _BEYOND, index))
     return add(gather, array.CastOp(arguments=[index], outputs=[tensor(type)]))
 
 

@@ -39,7 +39,7 @@ def moves_in_any_order(op: Operation, at: Coordinates, straight: Coordinates) ->
     keeps_rows = at[-1:] == straight[-1:]
     if isinstance(op, ELEMENTWISE):
         type = array_type(op.results[0])
-        is_long = type.shape[-1] * type.dtype.itemsize >= _COMPUTED_BYTES
+        is_long = math.prod(type.shape[-1:]) * type.dtype.itemsize >= _COMPUTED_BYTES
         return keeps_rows and is_long and type.dtype == type.dtype.compute
     moves_rows = keeps_rows and isinstance(op, array.GatherOp | array.PadOp | array.ConcatOp)
     return moves_rows or gathers_elements(op)
