@@ -458,6 +458,23 @@ def test_a_transpose_goes_before_what_is_computed_of_a_stack() -> None:
     assert not stored(unit)
 
 
+def test_a_transpose_goes_before_a_padding_of_short_rows() -> None:
+    text = """
+    func.func @main(%x: tensor<96x2xi32>, %y: tensor<96x3xi32>) -> tensor<8x99xi32> {
+      %j = array.concat(%x, %y) {axis = 1 : index} : tensor<96x5xi32>
+      %v = array.constant() {value = 7 : i64, resource = ""} : tensor<i32>
+      %p = array.pad(%j, %v) {low = array<i64: 1, 3>, high = array<i64: 2, 0>, interior = array<i64: 0, 0>}
+        : tensor<99x8xi32>
+      %z = array.transpose(%p) {permutation = array<i64: 1, 0>} : tensor<8x99xi32>
+      func.return %z : tensor<8x99xi32>
+    }
+    """
+    ops = list(check_meaning(PASS, text).main.body.block.ops)
+    (pad,) = [op for op in ops if isinstance(op, array.PadOp)]
+    assert (pad.low, pad.high) == ((3, 1), (0, 2))
+    assert pad.results[0] in ops[-1].operands
+
+
 def test_vectors_that_are_stacked_as_rows_and_transposed_are_columns() -> None:
     """Their transposes are views, so that the result is written as it is, elements of the vectors in turn."""
     text = """

@@ -13,6 +13,7 @@ from tests.cuda.chips import built, emulated
 from tests.passes.pass_support import applied, check_meaning, check_unchanged, run
 from tilewright import schedules
 from tilewright.cost.warps.loops import reduction_blocks
+from tilewright import dtypes
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.machines.machine import load
@@ -108,6 +109,21 @@ def test_operands_of_a_concatenation_are_reduced_apart_to_many_results(sizes: tu
     inputs = [np.random.default_rng(0).integers(-9, 9, (rows, n)).astype(np.float32) for n in sizes]
     unit = check_meaning(ArraySplitReductionsPass(), text, inputs=inputs)
     assert not any(isinstance(op, array.ConcatOp) for op in unit.main.body.block.ops)
+
+
+def test_sums_of_narrow_operands_are_added_before_they_are_rounded() -> None:
+    text = """
+    func.func @main(%x: tensor<70x300xbf16>, %y: tensor<70x500xbf16>) -> tensor<70xbf16> {
+      %j = array.concat(%x, %y) {axis = 1 : index} : tensor<70x800xbf16>
+      %z = array.reduce(%j) {fn = "add", axes = array<i64: 1>} : tensor<70xbf16>
+      func.return %z : tensor<70xbf16>
+    }
+    """
+    unit = check_meaning(ArraySplitReductionsPass(), text)
+    ops = list(unit.main.body.block.ops)
+    assert not any(isinstance(op, array.ConcatOp) for op in ops)
+    sums = [array_type(op.results[0]).dtype for op in ops if isinstance(op, array.ReduceOp | array.MapOp)]
+    assert sums == [dtypes.f32] * 3
 
 
 def test_what_is_computed_of_a_concatenation_twice_over_is_computed_once() -> None:

@@ -397,6 +397,9 @@ def _transposed_first(block: Block, op: array.ConcatOp) -> array.ConcatOp:
     for link in links:
         operands = [value if each is before else _transposed(link, each, order) for each in link.operands]
         again = rebuilt(link, operands, [_permuted(link.results[0], order)])
+        if isinstance(again, array.PadOp):
+            for name in ("low", "high", "interior"):
+                setattr(again, name, tuple(getattr(link, name)[axis] for axis in order))
         insert_like(link, again)
         before, value = link.results[0], again.results[0]
     turn.results[0].replace_all_uses_with(value)
@@ -407,13 +410,13 @@ def _transposed_first(block: Block, op: array.ConcatOp) -> array.ConcatOp:
 
 
 def _until_transpose(block: Block, op: array.ConcatOp) -> list[Any]:
-    """The elementwise operations, each of which alone uses the one before, from a concatenation to a transpose, which
-    is the last; none where something else uses one."""
+    """The elementwise operations and paddings, each of which alone uses the one before, from a concatenation to a
+    transpose, which is the last; none where something else uses one."""
     links: list[Operation] = []
     value = op.results[0]
     while len(users := {use.operation for use in value.uses}) == 1:
         (user,) = users
-        if user.parent_block() is not block or not isinstance(user, (*ELEMENTWISE, array.TransposeOp)):
+        if user.parent_block() is not block or not isinstance(user, (*ELEMENTWISE, array.PadOp, array.TransposeOp)):
             break
         links.append(user)
         if isinstance(user, array.TransposeOp):
@@ -428,7 +431,10 @@ def _permuted(value: SSAValue, permutation: Sequence[int]) -> Attribute:
 
 
 def _transposed(op: Operation, value: SSAValue, permutation: Sequence[int]) -> SSAValue:
-    """An array with its dims permuted; one that was permuted the other way is taken from before that."""
+    """An array with its dims permuted; one that was permuted the other way is taken from before that. A number that
+    an array is padded with is itself."""
+    if not array_type(value).rank:
+        return value
     outputs = [_permuted(value, permutation)]
     shape = array_type(outputs[0]).shape
     source = _as_stored(value, permutation)

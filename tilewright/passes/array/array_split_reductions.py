@@ -120,7 +120,7 @@ def _consider_reduction(unit: Unit, op: array.ReduceOp, many: bool) -> None:
     join = _join_of(op) if many or few else None
     if not many and not is_long:
         join = None  # a kernel for each operand would take longer to launch than to run
-    if few and _rounds(op) and (is_long or join is not None):
+    if _rounds(op) and ((few and is_long) or join is not None):
         op = _in_compute_type(op)
     if join is not None:
         for each in _of_operands(op, join):
@@ -167,7 +167,7 @@ def _in_compute_type(op: array.ReduceOp) -> array.ReduceOp:
 def _join_of(op: array.ReduceOp) -> array.ConcatOp | None:
     """The concatenation along a reduced axis that a reduction reads, elementwise and alone."""
     few = array_type(op.results[0]).size <= FEW_RESULTS
-    if op.part is not None or (not few and (_rounds(op) or _is_read_again(op))):
+    if op.part is not None or (not few and _is_read_again(op)):
         return None
     pending, found = [op.operands[0]], list[array.ConcatOp]()
     seen: set[SSAValue] = set()
