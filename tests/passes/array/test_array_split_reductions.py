@@ -11,9 +11,8 @@ import pytest
 import tilewright as tw
 from tests.cuda.chips import built, emulated
 from tests.passes.pass_support import applied, check_meaning, check_unchanged, run
-from tilewright import schedules
+from tilewright import dtypes, schedules
 from tilewright.cost.warps.loops import reduction_blocks
-from tilewright import dtypes
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.machines.machine import load
