@@ -21,6 +21,7 @@ from tilewright.cost.vectors.tiles import (
     exchanged_tile,
     read_once_tile,
     turned_reduction_tile,
+    turned_tile,
 )
 from tilewright.machines.machine import load
 from tilewright.options import options
@@ -52,6 +53,32 @@ def test_reductions_of_transposed_arrays_use_lines_whole(shape: tuple[int, ...])
         assert all(1 <= extent <= size for extent, size in zip(chosen, shape, strict=True))
         assert chosen[turned] >= 0.75 * min(TURNED_LINE, -(-shape[turned] // 2))
         assert chosen == tile or math.prod(chosen) // chosen[turned] <= 2 * TURNED_ROWS
+
+
+@pytest.mark.parametrize("shape", [(1000, 2048, 4), (640, 512, 3), (60, 100, 100, 4), (1000, 3000, 2), (9, 20, 11, 1, 3)])
+def test_loops_that_read_far_from_a_short_last_dim_use_lines_whole(shape: tuple[int, ...]) -> None:
+    """Of what is read along the first dim, and of what is written along the last two of more than one element."""
+    tile = turned_tile(shape, 0, 4096, dtypes.f32, load("x86-64-amx"))
+    assert all(1 <= extent <= size for extent, size in zip(tile, shape, strict=True))
+    assert tile[0] >= min(16, shape[0])
+    assert 4 * math.prod(tile[1:]) >= min(64, 4 * math.prod(shape[1:]))
+    axes = tuple(range(len(shape)))[::-1]
+    x = np.random.default_rng(3).random(shape[::-1], np.float32)
+    lowered = tw.jit(lambda x: tw.sqrt(tw.permute_dims(x, axes))).lower(x)
+    compiled = lowered.compile("cpu:x86-64-amx")
+    (schedule,) = compiled.schedules.values()
+    assert isinstance(schedule, schedules.Loop)
+    assert math.prod(schedule.tile[-2:]) >= min(16, math.prod(shape[-2:]))
+    np.testing.assert_allclose(lowered.compile("cpu")(x), np.sqrt(x.transpose(axes)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("axes", "is_turned"), [((1,), True), ((2,), False)])
+def test_a_short_last_dim_that_is_reduced_is_not_read_across(axes: tuple[int, ...], is_turned: bool) -> None:
+    x, y = np.ones((3, 200, 190), np.float32), np.ones((190, 200, 3), np.float32)
+    lowered = tw.jit(lambda x, y: tw.sum(tw.permute_dims(x, (2, 1, 0)) * y, axis=axes)).lower(x, y)
+    (schedule,) = lowered.compile("cpu:x86-64-amx").schedules.values()
+    assert isinstance(schedule, schedules.Loop)
+    assert (schedule.tile[0] >= TURNED_LINE) == is_turned
 
 
 @pytest.mark.parametrize("permutation", [(2, 1, 0), (1, 2, 0), (2, 0, 1)])

@@ -30,6 +30,7 @@ from tilewright.cost.vectors.tiles import (
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type
 from tilewright.errors import CompilerBug
+from tilewright.layout.relayout_planner import SHUFFLED_STRIDES
 from tilewright.machines.machine import Machine, MatrixAtom
 from tilewright.passes.fallbacks import Fallback
 from tilewright.passes.kernels.contract_facts import accumulator_of, batches_of, depth_sizes_of, result_dims
@@ -122,7 +123,8 @@ class VectorPlanner(msgspec.Struct, frozen=True):
             # Rows end before a shorter part does where a tile has one part; else each row of a part asks.
             tile = (1, *tile[1:])
         turned = _turned_dim(group, space)
-        if turned is not None:
+        reduces_few = space[-1] in SHUFFLED_STRIDES and len(space) - 1 in axes
+        if turned is not None and not reduces_few:
             turned += reduced.in_parts
             tile = turned_reduction_tile(tile, reduced.shape, reduced.axes, turned, THREADS)
         return schedules.Loop(tile=tile)
@@ -296,12 +298,12 @@ def _turned_dim(group: array.FusedOp, space: tuple[int, ...]) -> int | None:
     if 0 in space or not transposes or len(transposes) < len(large):
         return None
     only_transposes = len(ops) == 2
+    if not only_transposes and not has_long_transpose(group, space):
+        return None
     last = len(space) - 1
     across = [op for op in transposes if not reads_along_rows_of_few(op)]
     turned = {op.permutation.index(last) for op in across if only_transposes or not is_short_transpose(op)}
     turned -= {d for d in turned if d == last or space[d] == 1}
-    if not only_transposes and not has_long_transpose(group, space):
-        return None
     return turned.pop() if len(turned) == 1 else None
 
 
