@@ -55,7 +55,10 @@ def test_reductions_of_transposed_arrays_use_lines_whole(shape: tuple[int, ...])
         assert chosen == tile or math.prod(chosen) // chosen[turned] <= 2 * TURNED_ROWS
 
 
-@pytest.mark.parametrize("shape", [(1000, 2048, 4), (640, 512, 3), (60, 100, 100, 4), (1000, 3000, 2), (9, 20, 11, 1, 3)])
+SHORT_LAST = [(1000, 2048, 4), (640, 512, 3), (60, 100, 100, 4), (1000, 3000, 2), (9, 20, 11, 1, 3)]
+
+
+@pytest.mark.parametrize("shape", SHORT_LAST)
 def test_loops_that_read_far_from_a_short_last_dim_use_lines_whole(shape: tuple[int, ...]) -> None:
     """Of what is read along the first dim, and of what is written along the last two of more than one element."""
     tile = turned_tile(shape, 0, 4096, dtypes.f32, load("x86-64-amx"))
