@@ -119,3 +119,17 @@ def test_a_reshape_does_not_store_the_padding_of_a_warp() -> None:
     outcome = check(Kernel(0, module_text(39, 20, 2, body.strip("\n").split("\n"))), ("cuda:sm_90a",))
     assert not outcome.kind, outcome.message
     assert outcome.unknown < outcome.elements
+
+
+@pytest.mark.parametrize("rows", [5, 9])  # a vector that is not whole, and one that is, on machines with 8 lanes
+@pytest.mark.parametrize("column", [0, 1, 8])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_short_rows_that_end_beyond_their_array(rows: int, column: int, seed: int) -> None:
+    body = f"""
+        %first = tile.load(%a, %p) {{map = affine_map<(d0, d1)[s0] -> (d0 + s0 * 9, d1)>, fill = 0.0 : f64}}
+          : tensor<{rows}x2xf32>
+        tile.store(%first, %w, %p) {{map = affine_map<(d0, d1)[s0] -> (d0 + s0 * 9, d1 + {column})>}}
+        """
+    outcome = check(Kernel(seed, module_text(18, 2, 2, body.strip("\n").split("\n"))))
+    assert not outcome.kind, outcome.message
+    assert outcome.unknown < outcome.elements

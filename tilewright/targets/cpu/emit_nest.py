@@ -164,8 +164,9 @@ class NestEmitter:
             start = end
 
     def _stores_inside(self) -> bool:
+        are_whole = all(static(self._extents[dim]) == self.plan.space[dim] for dim in self.plan.interleaved_dims)
         stores = [root for root in self.plan.roots if isinstance(root, tile.StoreOp)]
-        return all(self.memory.is_inside(store, root_indices(self.plan, store)) for store in stores)
+        return are_whole and all(self.memory.is_inside(store, root_indices(self.plan, store)) for store in stores)
 
     def _interleave(self) -> None:
         """Compute a vector for each position of the innermost loops, and store the lanes of all side by side."""
