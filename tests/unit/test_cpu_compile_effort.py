@@ -58,9 +58,27 @@ def test_many_launches_are_a_loop_over_a_table() -> None:
         np.testing.assert_allclose(tw.jit(many)(x), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("launches", "effort"), [(MANY_LAUNCHES - 1, 2), (MANY_LAUNCHES, 0)])
-def test_many_launches_in_one_block_are_compiled_without_optimisation(launches: int, effort: int) -> None:
-    assert effort_of('  call void @"tw_kernel.0"(ptr %table)\n' * launches) == effort
+LAUNCH = '  call void @"tw_kernel.0"(ptr %table)\n'
+
+
+@pytest.mark.parametrize(("launches", "effort"), [(0, 2), (1, 0), (MANY_LAUNCHES, 0)])
+def test_launches_in_one_block_are_compiled_without_optimisation(launches: int, effort: int) -> None:
+    assert effort_of(LAUNCH * launches) == effort
+
+
+@pytest.mark.parametrize(("launches", "effort"), [(1, 2), (MANY_LAUNCHES - 1, 2), (MANY_LAUNCHES, 0)])
+def test_few_launches_in_a_loop_are_compiled_with_optimisation(launches: int, effort: int) -> None:
+    assert effort_of('  %".5" = phi i64 [0, %"entry"]\n' + LAUNCH * launches) == effort
+
+
+def test_a_loop_of_the_program_is_seen() -> None:
+    def loop(x: tw.Array) -> tw.Array:
+        return tw.fori_loop(0, 1000, lambda _, x: tw.tanh(x) * 0.5, x)
+
+    texts = compiled(loop, np.ones(8, np.float32)).ir("llvm").split("; ModuleID")
+    (main,) = [text for text in texts if '@"tw_main"' in text and "define" in text]
+    assert "call void @\"tw_kernel." in main
+    assert effort_of(main) == 2
 
 
 def moving_addresses(block: str) -> list[str]:

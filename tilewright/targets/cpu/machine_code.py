@@ -12,6 +12,7 @@ llvm: Any = llvmlite.binding  # it carries no annotations
 
 MANY_LAUNCHES = 100
 _LAUNCH = '  call void @"tw_kernel.'
+_PHI = " = phi "
 
 
 @functools.cache
@@ -28,9 +29,12 @@ def _target_machine(triple: str, cpu: str, features: str, effort: int) -> Any:
 
 
 def effort_of(text: str) -> int:
-    """LLVM's level of optimisation. A program that launches many kernels is one long block: scheduling and register
-    allocation take time that grows faster than it, and gain nanoseconds for each launch."""
-    return 0 if text.count(_LAUNCH) >= MANY_LAUNCHES else 2
+    """LLVM's level of optimisation. A program that launches kernels one after another is one block, which runs once for
+    a call: scheduling and register allocation take milliseconds, and gain nanoseconds for each launch. Many launches
+    take time that grows faster than their number in a program with loops, too."""
+    launches = text.count(_LAUNCH)
+    is_one_block = launches > 0 and _PHI not in text
+    return 0 if is_one_block or launches >= MANY_LAUNCHES else 2
 
 
 def machine_code(text: str, triple: str, cpu: str, features: str, *, assembly: bool = False) -> Any:
