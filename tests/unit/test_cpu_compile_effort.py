@@ -77,7 +77,7 @@ def test_a_loop_of_the_program_is_seen() -> None:
 
     texts = compiled(loop, np.ones(8, np.float32)).ir("llvm").split("; ModuleID")
     (main,) = [text for text in texts if '@"tw_main"' in text and "define" in text]
-    assert "call void @\"tw_kernel." in main
+    assert 'call void @"tw_kernel.' in main
     assert effort_of(main) == 2
 
 

@@ -41,6 +41,17 @@ def _flat_as(tree: object, expected: Structure, what: str) -> list[Array]:
     return arrays
 
 
+def _function(function: object, what: str) -> None:
+    """Check an argument that is called.
+
+    Raises:
+        ArgumentError: it cannot be.
+    """
+    if not callable(function):
+        message = f"{what} is {function!r:.40}, not a function"
+        raise located(ArgumentError(message, help="pass a function of arrays"))
+
+
 def _conforming(what: str, given: Array, expected: Array) -> Array:
     """A result in the type that is expected of it.
 
@@ -98,9 +109,11 @@ def while_loop(cond: Callable[[Carry], object], body: Callable[[Carry], Carry], 
     """Repeat `body` on the carried values while `cond` of them, one bool, is true.
 
     Raises:
-        ArgumentError: the body returns another structure, or the condition is not one bool.
+        ArgumentError: the body returns another structure, the condition is not one bool, or either is no function.
         ShapeError, DTypeError: the body returns another shape or type for a carried array.
     """
+    _function(cond, "the condition of `while_loop`")
+    _function(body, "the body of `while_loop`")
     carried, structure = _flat(init)
 
     def run_body(inputs: list[Array]) -> list[Array]:
@@ -136,8 +149,10 @@ def fori_loop(lower: ArrayLike, upper: ArrayLike, body: Callable[[Array, Carry],
     """`for i in range(lower, upper): carry = body(i, carry)`, with a traced `i` (i64) and bounds that may be traced.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: the body returns another structure, shape or type; a bound is no integer.
+        ArgumentError, ShapeError, DTypeError: the body is no function, or returns another structure, shape or type; a
+            bound is no integer.
     """
+    _function(body, "the body of `fori_loop`")
     carried, structure = _flat(init)
     first, limit = (_bound(b) for b in (lower, upper))
 
@@ -173,9 +188,10 @@ def scan(
     stored where its `x` was.
 
     Raises:
-        ArgumentError: lengths are missing or differ, or `fn` returns something else than a pair.
+        ArgumentError: lengths are missing or differ, `fn` is no function, or returns something else than a pair.
         ShapeError, DTypeError: `fn` returns another shape or type for a carried array.
     """
+    _function(fn, "the function of `scan`")
     carried, structure = _flat(init)
     sources, source_structure = _flat(xs)
     count = _length(sources, length)
@@ -246,9 +262,11 @@ def cond(pred: ArrayLike, true_fn: Callable[..., object], false_fn: Callable[...
     """`true_fn(*operands)` if `pred`, one bool, is true, else `false_fn(*operands)`; only one of them runs.
 
     Raises:
-        ArgumentError: the functions return different structures, or `pred` is not one bool.
+        ArgumentError: a branch is no function, they return different structures, or `pred` is not one bool.
         ShapeError, DTypeError: they return different shapes or types.
     """
+    _function(true_fn, "the true branch of `cond`")
+    _function(false_fn, "the false branch of `cond`")
     if isinstance(pred, bool):
         return true_fn(*operands) if pred else false_fn(*operands)
     chosen = lift(pred)

@@ -88,7 +88,7 @@ def _over(
     if axes is None:
         chosen = tuple(range(x.ndim)) if s is None else tuple(range(x.ndim - len(s), x.ndim))
     else:
-        chosen = axes_of(tuple(axes), x.ndim)
+        chosen = axes_of(axes, x.ndim)
     sizes: list[int | None] = [None] * len(chosen) if s is None else list(s)
     if len(sizes) != len(chosen) or not chosen or min(chosen) < 0:
         message = f"`{what}` of {len(sizes)} sizes over {len(chosen)} of {x.ndim} axes"

@@ -66,10 +66,10 @@ def expand_dims(x: ArrayLike, /, axis: int | tuple[int, ...] = 0) -> Array:
         IndexError_: there is no such position.
     """
     array = lift(x)
-    added = 1 if isinstance(axis, int) else len(axis)
-    axes = axes_of(axis, array.ndim + added)
+    listed = axis if isinstance(axis, Sequence) else (axis,)
+    axes = axes_of(listed, array.ndim + len(listed))
     sizes = iter(array.shape)
-    return lifting.reshape(array, tuple(1 if d in axes else next(sizes) for d in range(array.ndim + added)))
+    return lifting.reshape(array, tuple(1 if d in axes else next(sizes) for d in range(array.ndim + len(listed))))
 
 
 def squeeze(x: ArrayLike, /, axis: int | tuple[int, ...]) -> Array:
@@ -93,9 +93,9 @@ def permute_dims(x: ArrayLike, /, axes: Sequence[int]) -> Array:
         ArgumentError: `axes` is not a permutation.
     """
     array = lift(x)
-    order = axes_of(tuple(axes), array.ndim)
+    order = axes_of((None,) if axes is None else axes, array.ndim)  # pyright: ignore[reportUnnecessaryComparison]
     if len(order) != array.ndim:
-        message = f"{tuple(axes)} is not a permutation of the {array.ndim} axes"
+        message = f"{order} is not a permutation of the {array.ndim} axes"
         raise located(ArgumentError(message, help="name every axis once"))
     return lifting.transpose(array, order)
 

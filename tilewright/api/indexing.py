@@ -473,14 +473,21 @@ def _starts(starts: Sequence[ArrayLike]) -> list[Array]:
     return [lifting.typed(s, dtypes.i64, ()) if lifting.is_scalar(s) else lifting.lift(s) for s in starts]
 
 
+# What may be in brackets and is no index.
+_SUBSCRIPTS_ALONE = (type(None), slice, type(...))
+
+
 def take(x: ArrayLike, indices: ArrayLike, /, *, axis: int | None = None) -> Array:
     """Slices of `x` along `axis` (all elements, flattened, if None and `x` is no vector) at `indices`.
 
     Raises:
         IndexError_: there is no such axis, or it is empty.
         DTypeError: the indices are not integers.
+        ArgumentError: `indices` is no array.
     """
     array = lifting.lift(x)
+    if isinstance(indices, _SUBSCRIPTS_ALONE):  # pyright: ignore[reportUnnecessaryIsInstance]  a user's
+        lifting.lift(indices)  # raises
     if axis is None and array.ndim != 1:
         array = reshape(array, (array.size,))
     at = lifting.axis_of(0 if axis is None else axis, array.ndim)

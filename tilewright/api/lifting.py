@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any, Protocol, TypeAlias, TypeGuard
 
@@ -396,7 +396,7 @@ def axis_of(axis: object, rank: int) -> int:
 
 
 def axes_of(axis: object, rank: int) -> tuple[int, ...]:
-    """Axes from None (all), an integer or a sequence, counted from the front.
+    """Axes from None (all), an integer or several, counted from the front.
 
     Raises:
         IndexError_: there is no such axis.
@@ -404,7 +404,7 @@ def axes_of(axis: object, rank: int) -> tuple[int, ...]:
     """
     if axis is None:
         return tuple(range(rank))
-    listed: list[Any] = [*axis] if isinstance(axis, Sequence) else [axis]
+    listed: list[Any] = [*axis] if isinstance(axis, Iterable) and getattr(axis, "ndim", 1) else [axis]
     axes = tuple(axis_of(a, rank) for a in listed)
     if len(set(axes)) != len(axes):
         raise located(ArgumentError(f"axes {tuple(listed)} name one axis twice", help="name each axis once"))

@@ -166,6 +166,11 @@ def test_sources_of_another_kind(source: Any) -> None:
         tw.from_torch(source)
 
 
+def test_example_arguments_of_other_libraries() -> None:
+    with pytest.raises(ArgumentError, match="of type ndarray, not a tensor"):
+        tw.from_torch(nn.Linear(3, 3), np.ones((2, 3), np.float32))
+
+
 def test_ranges_of_sizes_share_programs() -> None:
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0).eval()
     rows = torch.export.Dim("rows", min=2, max=64)

@@ -213,3 +213,19 @@ def test_values_of_a_region_stay_inside():
 
     with pytest.raises(ArgumentError, match="region that has ended"):
         run(function, np.zeros(2))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: tw.while_loop(None, lambda c: c, x),
+        lambda x: tw.while_loop(lambda c: tw.sum(c) < 1, 3, x),
+        lambda x: tw.fori_loop(0, 3, x, x),
+        lambda x: tw.scan(None, x, x),
+        lambda x: tw.cond(True, None, lambda: x),
+        lambda x: tw.cond(tw.sum(x) < 1, lambda: x, x),
+    ],
+)
+def test_what_is_no_function_is_refused(function):
+    with pytest.raises(ArgumentError, match="not a function"):
+        run(function, np.zeros(2))

@@ -381,3 +381,25 @@ def test_tables_larger_than_the_memory_are_refused(function, name):
 def test_programs_of_too_many_operations_are_refused(function):
     with pytest.raises(ShapeError, match=r"is traced as [0-9]+ operations"):
         tw.jit(function).lower(np.ones(1, np.float32))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: tw.permute_dims(x, None),
+        lambda x: tw.permute_dims(x, 0),
+        lambda x: tw.expand_dims(x, axis=None),
+        lambda x: tw.expand_dims(x, axis=1.5),
+        lambda x: tw.take(x, None, axis=0),
+        lambda x: tw.take(x, slice(1), axis=0),
+        lambda x: tw.fft.fftn(x, axes=1.5),
+    ],
+)
+def test_axes_and_indices_of_other_types_are_refused(function):
+    with pytest.raises(ArgumentError, match=r", not an integer|is not a"):
+        run(function, X)
+
+
+def test_axes_in_an_array():
+    same(run(lambda x: tw.permute_dims(x, np.array([2, 0, 1])), X), X.transpose(2, 0, 1))
+    same(run(lambda x: tw.sum(x, axis=np.int64(1)), X), X.sum(1))

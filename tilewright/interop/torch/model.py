@@ -424,12 +424,14 @@ def from_torch(
     are not supported run in torch, between compiled parts; such a function is not traced into others.
 
     Raises:
-        ArgumentError: the source is neither, or `dims` names no size of its inputs.
+        ArgumentError: the source is neither, an example argument is an array that is no tensor, or `dims` names no size
+            of its inputs.
         UnsupportedOperatorError: the program uses operators that are not supported, all of which the message lists, or
             writes to its inputs or buffers.
     """
     export = importlib.import_module("torch.export")
     if isinstance(source, torch.nn.Module):
+        _check_examples(example_args, example_kwargs)
         source = export.export(source, example_args, example_kwargs)
     elif example_args or example_kwargs:
         raise located(ArgumentError("an exported program takes no example arguments", help="leave them out"))
@@ -437,3 +439,12 @@ def from_torch(
         message = f"`from_torch` of a {type(source).__name__}"
         raise located(ArgumentError(message, help="give an exported program, or a module and example arguments"))
     return TorchModel(source, target, dims, fallback)
+
+
+def _check_examples(arguments: tuple[object, ...], named: dict[str, object]) -> None:
+    """Refuse arrays of other libraries, which `torch.export` does not know."""
+    pytree = importlib.import_module("torch.utils._pytree")
+    for leaf in pytree.tree_leaves((arguments, named)):
+        if hasattr(leaf, "__dlpack__") and not isinstance(leaf, torch.Tensor):
+            message = f"an example argument of `from_torch` is of type {type(leaf).__name__}, not a tensor"
+            raise located(ArgumentError(message, help="convert it with `torch.from_dlpack(x)`"))

@@ -78,8 +78,8 @@ def _compiled(triple: str) -> bytes:
     architecture = _architecture(triple)
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    # Fifty short functions take LLVM 80 ms at level 2, most of it the number of its passes, and 13 ms at level 0. A call
-    # of a program takes 0.02 us more.
+    # Fifty short functions take LLVM 80 ms at level 2, for the number of its passes, and 13 ms at level 0. A call of a
+    # program takes 0.02 us more.
     machine = llvm.Target.from_triple(triple).create_target_machine(
         cpu=architecture.baseline_cpu, opt=0, reloc="pic", codemodel="small"
     )
