@@ -54,7 +54,7 @@ from tilewright.passes.array.fusion import (
     results_through,
     users,
 )
-from tilewright.passes.array.permuted_values import inverse
+from tilewright.passes.array.permuted_values import inverse, permute_attributes
 from tilewright.passes.array.stored_views import gathers_elements
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.passes.kernels.lower_loop_group import is_gathered_along_rows
@@ -398,8 +398,7 @@ def _transposed_first(block: Block, op: array.ConcatOp) -> array.ConcatOp:
         operands = [value if each is before else _transposed(link, each, order) for each in link.operands]
         again = rebuilt(link, operands, [_permuted(link.results[0], order)])
         if isinstance(again, array.PadOp):
-            for name in ("low", "high", "interior"):
-                setattr(again, name, tuple(getattr(link, name)[axis] for axis in order))
+            permute_attributes(again, order)
         insert_like(link, again)
         before, value = link.results[0], again.results[0]
     turn.results[0].replace_all_uses_with(value)

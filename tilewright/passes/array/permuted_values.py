@@ -160,11 +160,16 @@ def _each_dim(values: PermutedValues, op: array.PadOp | array.SliceOp | array.Wi
     undo = inverse(permutation)
     shape = tuple(array_type(op.results[0]).shape[u] for u in undo)
     made = rebuilt(op, [source, *op.operands[1:]], [_tensor(shape, op.results[0])])
-    for name in _PER_DIM[op.primitive]:
-        each: tuple[int, ...] = getattr(op, name)
-        setattr(made, name, tuple(each[u] for u in undo))
+    permute_attributes(made, undo)
     values.replace(op, values.add(op, made), permutation)
     return True
+
+
+def permute_attributes(op: array.PadOp | array.SliceOp | array.WindowReduceOp, order: Sequence[int]) -> None:
+    """Put the numbers that an operation has for each dim in another order: number i is what was number `order[i]`."""
+    for name in _PER_DIM[op.primitive]:
+        each: tuple[int, ...] = getattr(op, name)
+        setattr(op, name, tuple(each[axis] for axis in order))
 
 
 def _reverse(values: PermutedValues, op: array.ReverseOp) -> bool:
