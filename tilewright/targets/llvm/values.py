@@ -318,23 +318,33 @@ class Lanes(msgspec.Struct, frozen=True):
         return self.wrap(self.builder.select((self < limit).value, self.of(limit), self.value))
 
     def can_scale(self) -> bool:
-        """Whether the processor multiplies by powers of two in one step."""
+        """Whether the processor multiplies by powers of two in one step, and has the other instructions below."""
         return has_features(self.builder, "avx512f", "avx512vl") and self.element in ("f32", "f64")
 
     def scaled_by(self, exponent: Lanes, counts: Lanes | None = None) -> Lanes:
         """This value times 2^floor(exponent), `exponent` being a float, rounded once; 0 in lanes that do not count."""
-        return self._of_processor("scalef", [self, exponent], counts)
+        return self._of_processor("mask.scalef", [self, exponent], counts)
 
     def exponent(self) -> Lanes:
         """The k of |x| = 2^k m with m in [1, 2), as a float: -inf of 0, inf of inf, NaN of NaN."""
-        return self._of_processor("getexp", [self])
+        return self._of_processor("mask.getexp", [self])
 
     def significand(self) -> Lanes:
         """The m of x = 2^k m with |m| in [1, 2): 1 of 0 and of inf."""
-        return self._of_processor("getmant", [self], immediate=0)
+        return self._of_processor("mask.getmant", [self], immediate=0)
+
+    def inverse_square_root_guess(self) -> Lanes:
+        """1 / sqrt(x) but for 2^-14 of it: inf of 0 with its sign, 0 of inf, NaN below 0."""
+        return self._of_processor("rsqrt14", [self], rounds=False)
 
     def _of_processor(
-        self, name: str, operands: Sequence[Lanes], counts: Lanes | None = None, immediate: int | None = None
+        self,
+        name: str,
+        operands: Sequence[Lanes],
+        counts: Lanes | None = None,
+        immediate: int | None = None,
+        *,
+        rounds: bool = True,
     ) -> Lanes:
         """The result of a masked instruction of AVX-512, where `can_scale`; 0 in lanes that do not count."""
         lanes = lanes_of(self.type)
@@ -350,9 +360,9 @@ class Lanes(msgspec.Struct, frozen=True):
             whole = _in_lanes(self.builder, counts.value, ir.VectorType(ir.IntType(1), bits))
             mask = self.builder.bitcast(whole, ir.IntType(bits))
         arguments += [splat(held, 0), mask]
-        if width == 512:
+        if width == 512 and rounds:
             arguments.append(ir.Constant(ir.IntType(32), 4))  # round as set
-        full_name = f"llvm.x86.avx512.mask.{name}.{'ps' if element == FLOAT else 'pd'}.{width}"
+        full_name = f"llvm.x86.avx512.{name}.{'ps' if element == FLOAT else 'pd'}.{width}"
         found = _called(self.builder, full_name, held, arguments)
         return self.wrap(_in_lanes(self.builder, found, self.type))
 

@@ -38,7 +38,17 @@ CUBE_ROOT = {
 
 
 def rsqrt(x: Lanes) -> Lanes:
-    return 1.0 / x.square_root()
+    """A root and a division, or a guess y, sharpened by the series of (1 - e)^(-1/2) for e = 1 - x y^2."""
+    if not x.can_scale():
+        return 1.0 / x.square_root()
+    y = guess = x.inverse_square_root_guess()
+    e = excess = (-(x * y)).times_plus(y, 1.0)
+    y = (y * e).times_plus(polynomial(e, (1 / 2, 3 / 8)), y)
+    if x.precision == "f64":
+        e = (-(x * y)).times_plus(y, 1.0)
+        y = (y * e).times_plus(0.5, y)
+    # 0 times inf is NaN: the guess is the result then.
+    return excess.is_nan().choose(guess, y)
 
 
 def hypot(x: Lanes, y: Lanes) -> Lanes:
