@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+import tilewright as tw
 from tests.passes.pass_support import Make, Tensor, expect, parse, remarks, run, run_through, unit_of
 from tests.programs import PROGRAMS, Program, build, inputs_for
 from tests.sampling import alternating
 from tilewright.dialects import scheduled
 from tilewright.dialects.base import array_type
+from tilewright.dtypes import by_name
 from tilewright.frontend.trace import Value
 from tilewright.passes.base import Unit
 from tilewright.passes.vectors.scheduled_block_epilogues import ScheduledBlockEpiloguesPass
@@ -484,3 +486,24 @@ def test_a_kernel_is_the_same_after_printing_and_parsing() -> None:
     x, w, b = inputs_for(program)
     wanted = x.astype(np.float64) @ w.astype(np.float64) + b
     np.testing.assert_allclose(run(unit, [x, w, b])[0], wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", ["cpu:x86-64-v3", "cpu:x86-64-v4"])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("result", ["bool", "u8", "i8", "i16", "f16", "i64"])
+def test_results_of_other_sizes_than_the_product(result: str, dtype: str, target: str) -> None:
+    """Vectors of narrow results have more lanes than a block has columns."""
+    rng = np.random.default_rng(8)
+    x, w = (rng.integers(-LARGEST, LARGEST + 1, s).astype(by_name(dtype).numpy) for s in ((257, 96), (96, 257)))
+
+    def program(x: tw.Array, w: tw.Array) -> tw.Array:
+        return tw.astype(tw.clip(x @ w, -100, 100), by_name(result)) if result != "bool" else x @ w > 3
+
+    with tw.options(cache=False):
+        tw.jit(program).lower(x, w).compile(target)
+        got = tw.jit(program)(x, w)
+    product = x.astype(np.float64) @ w
+    expected = product > 3 if result == "bool" else np.clip(product, -100, 100)
+    if result == "u8":  # of what is below 0 no result is defined
+        got, expected = got[product >= 0], expected[product >= 0]
+    np.testing.assert_array_equal(got, expected)

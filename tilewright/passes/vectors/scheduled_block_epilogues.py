@@ -87,6 +87,7 @@ After:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -277,7 +278,9 @@ class _Epilogue(msgspec.Struct, frozen=True):
             body.add_op(copy)
         layout = self.nest.layout
         if layout is not None:
-            layout = str(register_block(block.sizes, _lanes(layout) or 1))
+            # Vectors of narrow results have more lanes than a block may have columns.
+            lanes = math.gcd(_lanes(layout) or 1, block.sizes[_COLUMNS])
+            layout = str(register_block(block.sizes, lanes))
         return scheduled.NestOp(layout=layout, body=Region(body))
 
     def _copy(
