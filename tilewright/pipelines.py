@@ -33,6 +33,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
     from tilewright.passes.array.array_fuse_contract import ArrayFuseContractPass
     from tilewright.passes.array.array_fuse_loops import ArrayFuseLoopsPass
     from tilewright.passes.array.array_group_reshapes import ArrayGroupReshapesPass
+    from tilewright.passes.array.array_hoist_invariants import ArrayHoistInvariantsPass
     from tilewright.passes.array.array_join_contractions import ArrayJoinContractionsPass
     from tilewright.passes.array.array_merge_pads import ArrayMergePadsPass
     from tilewright.passes.array.array_move_reshapes import ArrayMoveReshapesPass
@@ -67,6 +68,7 @@ def array_to_tile(model: Model) -> Sequence[Pass]:
         ),  # reduce what broadcasts repeat once, before dead broadcasts are dropped
         (True, ArrayMergePadsPass()),  # one padding around what is computed of padded arrays, before fusion
         (True, ArraySimplifyPass()),  # fold constants, merge equal and drop dead operations before any grouping
+        (True, ArrayHoistInvariantsPass()),  # compute before a loop what is the same in all trips, before it is grouped
         (vectors, ArraySinkTransposesPass()),  # reduce what is computed of transposed arrays in the order of memory
         (not cores, ArraySumOperandsPass()),  # sum the operands of contractions whose rows or columns are summed
         (vectors, ArrayJoinContractionsPass()),  # one contraction for sums of shallow ones, before views are copied
