@@ -58,3 +58,42 @@ def test_vectors_that_are_not_whole(dtype: str, length: int, channels: int, targ
         x, y = guarded_copy(first, before), guarded_copy(last, before)
         np.testing.assert_array_equal(to_last.lower(x).compile(target)(x), last + 1)
         np.testing.assert_array_equal(to_first.lower(y).compile(target)(y), first + 1)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i2", "f4"])
+@pytest.mark.parametrize("step", [5, 6, 7, 8])
+@pytest.mark.parametrize("columns", [33, 64, 125])
+@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3"])
+def test_narrow_elements_that_are_farther_apart(dtype: str, step: int, columns: int, target: str) -> None:
+    """Each of a few columns, of which whole rows are vectors."""
+    x = (np.arange(21 * columns * step).reshape(21, columns, step) % 61).astype(dtype)
+    program = tw.jit(lambda x: x[..., 0] * 2 + x[..., step - 1] + x[..., 2])
+    compiled = program.lower(x).compile(target)
+    for before in (False, True):
+        np.testing.assert_array_equal(compiled(guarded_copy(x, before)), x[..., 0] * 2 + x[..., -1] + x[..., 2])
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i2", "f4", "f8"])
+@pytest.mark.parametrize("columns", [31, 64, 107])
+@pytest.mark.parametrize("channels", [2, 3, 4])
+@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3"])
+def test_reversed_pixels(dtype: str, columns: int, channels: int, target: str) -> None:
+    x = (np.arange(9 * columns * channels).reshape(9, columns, channels) % 97).astype(dtype)
+    compiled = tw.jit(lambda x: tw.flip(x, axis=1) + 1).lower(x).compile(target)
+    for before in (False, True):
+        np.testing.assert_array_equal(compiled(guarded_copy(x, before)), x[:, ::-1] + 1)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i2", "f4", "f8"])
+@pytest.mark.parametrize("columns", [31, 64, 643])
+@pytest.mark.parametrize("widths", [(3, 1), (1, 2), (1, 1, 2), (2, 1, 1)])
+@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3"])
+def test_channels_side_by_side(dtype: str, columns: int, widths: tuple[int, ...], target: str) -> None:
+    """Of each channel one operand is read, of which the others have none."""
+    arrays = [(np.arange(9 * columns * n).reshape(9, columns, n) % (90 + n)).astype(dtype) for n in widths]
+    compiled = tw.jit(lambda *xs: tw.concat(xs, axis=-1)).lower(*arrays).compile(target)
+    for before in (False, True):
+        got = compiled(*(guarded_copy(x, before) for x in arrays))
+        np.testing.assert_array_equal(got, np.concatenate(arrays, axis=-1))
+    filled = tw.jit(lambda x: tw.concat([x, tw.full((9, columns, 1), 7, dtype=x.dtype)], axis=-1))
+    np.testing.assert_array_equal(filled.lower(arrays[0]).compile(target)(arrays[0])[..., -1], 7)

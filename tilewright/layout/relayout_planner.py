@@ -46,6 +46,8 @@ REGISTER_BYTES = 4
 # Elements so far apart are loaded and stored as whole vectors whose lanes are shuffled: farther apart, a gather of
 # single elements is as fast.
 SHUFFLED_STRIDES = range(2, 5)
+# Likewise those that no instruction gathers, which take several each: loads.
+NARROW_BYTES, SHUFFLED_NARROW_STRIDES = 2, range(2, 9)
 
 
 class Planner:
@@ -344,9 +346,9 @@ class Planner:
         apart = (None if is_whole else stride_of_lanes(registers, strides)) or 0
         if is_whole:
             count, each, what = vectors, "move", "vectors"
-        elif apart in SHUFFLED_STRIDES and (move == Move.LOAD or _fills_gaps(registers, strides, apart)):
-            # Loads: as many vectors as lanes are apart, and shuffles that join them. Stores join as many, each once.
-            count = vectors * (2 * apart - 1 if move == Move.LOAD else apart)
+        elif self._is_shuffled(move, apart) and (move == Move.LOAD or _fills_gaps(registers, strides, apart)):
+            # Loads: as many vectors as lanes are apart, and shuffles that join or reverse them. Stores join as many.
+            count = vectors * (2 * abs(apart) - (apart > 0) if move == Move.LOAD else apart)
             each, what = "move", "vectors and shuffles"
         else:
             count, what = vectors * kinds[Kind.LANE], "elements one by one"
@@ -354,6 +356,12 @@ class Planner:
         seconds = max(count * self._cycles(each), lines * memory.line_bytes / memory.bytes_per_second)
         detail = f"{count} {what}, {lines} lines"
         return Step(move, result, Kind.WARP, seconds, detail)
+
+    def _is_shuffled(self, move: Move, apart: int) -> bool:
+        if move == Move.STORE:
+            return apart in SHUFFLED_STRIDES
+        strides = SHUFFLED_NARROW_STRIDES if self.item_bytes <= NARROW_BYTES else SHUFFLED_STRIDES
+        return apart == -1 or abs(apart) in strides
 
     def _with_barrier(self, step: Step, *layouts: Layout) -> Step:
         return replace(step, seconds=step.seconds + self._barrier_seconds(*layouts))
@@ -382,7 +390,7 @@ class Planner:
         tables = refine(registers, memory_layout)
         if "simd" in registers.axes and tables is not None:
             run, apart = first_run(memory_layout)
-            lines_of_run = -(-((run - 1) * apart + 1) * self.item_bytes // memory.line_bytes)
+            lines_of_run = -(-((run - 1) * abs(apart) + 1) * self.item_bytes // memory.line_bytes)
             lines = -(-prod(memory_layout.static_shape) // run) * min(run, lines_of_run)
             places = {content: slot.stride for slot, content in tables[1].slots.items() if is_memory(slot.axis)}
             return self._vector_step(move, result, tables[0], places, lines, memory)

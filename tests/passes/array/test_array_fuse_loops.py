@@ -492,3 +492,16 @@ def test_what_takes_a_cycle_and_reads_one_array_is_repeated_by_the_kernel_that_c
         return [p.broadcast(y, (200, 3, 2), (0, 2))]
 
     assert len(groups(program)) == kernels
+
+
+def test_what_several_of_a_loop_repeat_is_computed_with_them() -> None:
+    """An opacity for each pixel, and what is left of it, which are read by products that one sum reads."""
+
+    def program(p: Program) -> list[Value]:
+        front, back = p.array(40, 300, 3, dtype=dtypes.i32), p.array(40, 300, 3, dtype=dtypes.i32)
+        alpha = p.add("cast", [p.array(40, 300, dtype=dtypes.u8)], dtype="i32")[0]
+        rest = p.map("subtract", p.splat(255, (40, 300), dtypes.i32), alpha)
+        shares = [p.map("multiply", x, p.broadcast(a, (40, 300, 3), (0, 1))) for x, a in ((front, alpha), (back, rest))]
+        return [p.map("add", *shares)]
+
+    assert len(groups(program)) == 1

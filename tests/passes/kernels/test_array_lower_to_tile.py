@@ -362,3 +362,16 @@ def test_tiles_of_transposed_arrays_are_along_both_rows_whatever_is_repeated(mea
     (store,) = [op for op in kernel.walk() if isinstance(op, tile.StoreOp)]
     assert isinstance(store.value.type, TensorType)
     assert store.value.type.get_shape() == (256, 32)
+
+
+def test_tiles_of_gathered_pixels_are_along_rows() -> None:
+    """A transpose that puts the dim of the indices back reads in the order of memory."""
+
+    def program(p: Program) -> list[Value]:
+        pixels = p.add("gather", [p.array(200, 70, 16), p.array(300, dtype=dtypes.i64)], axes=(1,))[0]
+        return list(p.add("transpose", [pixels], permutation=(1, 0, 2)))
+
+    (kernel,) = lowered(program).kernels()
+    (store,) = [op for op in kernel.walk() if isinstance(op, tile.StoreOp)]
+    assert isinstance(store.value.type, TensorType)
+    assert store.value.type.get_shape() == (150, 16)

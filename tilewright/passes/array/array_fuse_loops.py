@@ -124,6 +124,7 @@ def _fuse_block(unit: Unit, block: Block) -> None:
     group_of: dict[Operation, _Group] = {}
     members_of: dict[Operation, set[Operation]] = {}
     order = BlockOrder(block)
+    postponed: list[tuple[Operation, Operation, int]] = []
     for op in order.ops:
         if not loops(op):
             continue
@@ -136,6 +137,12 @@ def _fuse_block(unit: Unit, block: Block) -> None:
             _fuse_producer(unit, planner, order, op, producer, refused, group_of, members_of)
         for producer, reason in refused.items():
             unit.remarks.append(Remark("array-fuse-loops", _subject(producer, op), "not fused", reason))
+            if reason == _OTHER_SHAPES:
+                postponed.append((op, producer, len(group_of[op].ops)))
+    for op, producer, size in postponed:
+        own = group_of[op]
+        if len(own.ops) > size and producer in group_of and _is_read_by_one(order, group_of[producer], own):
+            _fuse_producer(unit, planner, order, op, producer, {}, group_of, members_of)
     if planner.most_windows is None:
         for op in list(group_of):
             if op in group_of:
@@ -176,6 +183,14 @@ def _fuse_producer(
     unit.remarks.append(Remark("array-fuse-loops", _subject(producer, op), "fused", "computed once"))
     _merge([other, *joined], group_of, members_of)
     order.note_group(members_of[op])
+
+
+def _is_read_by_one(order: BlockOrder, producer: _Group, consumer: _Group) -> bool:
+    """Whether a loop reads all that another one gives, neither of which reduces."""
+    if producer.reduces() or consumer.reduces():
+        return False
+    merged = producer.ops | consumer.ops
+    return not producer.ops.intersection(_roots(order, merged, merged | producer.inline | consumer.inline))
 
 
 def _subject(producer: Operation, op: Operation) -> str:

@@ -125,6 +125,17 @@ def _is_of_gathered(value: SSAValue) -> bool:
     return isinstance(value.owner, array.GatherOp) or is_gathered_along_rows(value)
 
 
+def puts_gathered_dims_back(op: array.TransposeOp) -> bool:
+    """Whether a transpose puts the dims of the indices of a gather where the dims are that it takes from: what it reads
+    is then in the order of memory."""
+    gather = op.operands[0].owner
+    if not isinstance(gather, array.GatherOp):
+        return False
+    before, indices = min(gather.axes), array_type(gather.operands[1]).rank
+    order = list(range(array_type(gather.results[0]).rank))
+    return list(op.permutation) == order[indices : indices + before] + order[:indices] + order[indices + before :]
+
+
 def is_gathered_along_rows(value: SSAValue) -> bool:
     """Whether a value is computed from elements that are gathered from rows: the dims of the indices come first, but
     near each other in memory is what has one row, which the transpose of the value goes along."""

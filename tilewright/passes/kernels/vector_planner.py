@@ -47,6 +47,7 @@ from tilewright.passes.kernels.lower_loop_group import (
     group_space,
     has_long_transpose,
     is_short_transpose,
+    puts_gathered_dims_back,
     reads_along_rows_of_few,
     reduced_space,
 )
@@ -318,7 +319,8 @@ def _exchanged_dim(group: array.FusedOp, space: tuple[int, ...]) -> int | None:
     for op in group.body.block.ops:
         if isinstance(op, array.TransposeOp) and not _is_fraction(op, space):
             last = len(op.permutation) - 1
-            if array_type(op.results[0]).shape != space or op.permutation[last] != last or last < 2:
+            keeps_rows = op.permutation[last] != last or puts_gathered_dims_back(op)
+            if array_type(op.results[0]).shape != space or keeps_rows or last < 2:
                 return None
             found.add(op.permutation.index(last - 1))
     found.discard(len(space) - 2)

@@ -76,6 +76,11 @@ class CoordinateRanges:
         form = found.forms[position]
         return self._nonlinear(found, position) if form is None else self.of_form(form, found)
 
+    def are_outside(self, found: Access) -> bool:
+        """Whether all lanes of an access are outside its array."""
+        ranges = (self.of(found, position) for position in range(len(found.forms)))
+        return any(r.high < 0 or r.low >= size for r, size in zip(ranges, found.type.shape, strict=True))
+
     def of_form(self, form: Form, found: Access) -> Range:
         low: float = form.constant
         high: float = form.constant

@@ -172,9 +172,8 @@ class NestEmitter:
         """Compute a vector for each position of the innermost loops, and store the lanes of all side by side."""
         stores, dims = [root for root in self.plan.roots if isinstance(root, tile.StoreOp)], self.plan.interleaved_dims
         rows: list[list[Value]] = []
-        for places in itertools.product(*(map(i64, range(self.plan.space[dim])) for dim in dims)):
-            with self._scope():
-                self.position.index.update(zip(dims, places, strict=True))
+        for places in itertools.product(*(range(self.plan.space[dim]) for dim in dims)):
+            with self._scope(), self.position.at(dict(zip(dims, places, strict=True))):
                 rows.append([self.value(store.value, root_indices(self.plan, store)) for store in stores])
         self.position.index.update(dict.fromkeys(dims, i64(0)))
         for store, values in zip(stores, zip(*rows, strict=True), strict=True):

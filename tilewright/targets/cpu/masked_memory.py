@@ -76,6 +76,14 @@ def store_first_lane(builder: Builder, value: Value, pointer: Value, itemsize: i
     builder.store(first, pointer, align=itemsize)
 
 
+def store_first_lane_where(builder: Builder, value: Value, pointer: Value, guard: Value, itemsize: int) -> None:
+    """Store the first element of a vector if a condition holds for it, which is one of all lanes or of each."""
+    if isinstance(guard.type, ir.VectorType):
+        guard = builder.extract_element(guard, ir.Constant(ir.IntType(32), 0))
+    with builder.if_then(guard):
+        store_first_lane(builder, value, pointer, itemsize)
+
+
 def _register_bytes(builder: Builder) -> int:
     if _is_arm(builder):
         return _LEAST_REGISTER_BYTES

@@ -42,7 +42,7 @@ from tilewright.targets.cpu.loops import (
     static,
     where_known,
 )
-from tilewright.targets.cpu.masked_memory import scatter, store_first_lane
+from tilewright.targets.cpu.masked_memory import scatter, store_first_lane_where
 from tilewright.targets.cpu.nest_addresses import NestAddresses
 from tilewright.targets.cpu.nest_guards import Guard, common_guards, guard_of, guards_along
 from tilewright.targets.cpu.nest_plan import Item, NestPlan, is_place, lanes_vary
@@ -58,7 +58,7 @@ from tilewright.targets.cpu.strided_access import (
     store_interleaved,
 )
 from tilewright.targets.cpu.transposed_loads import elements_before, load_transposed
-from tilewright.targets.llvm.conversions import emit_cast, load_form, narrow, widen
+from tilewright.targets.llvm.conversions import emit_cast, load_form, narrow, register_form, widen
 from tilewright.targets.llvm.functions import emit_function
 from tilewright.targets.llvm.integer_division import divide_unsigned, remainder_unsigned
 from tilewright.targets.llvm.values import Builder, Value, splat
@@ -404,7 +404,10 @@ class NestMemory:
         dims = self.plan.dependences[(op.result, at)]
         guard = self._guard(found)
         fill = op.fill if op.fill is not None else 0
-        if self.plan.vector_dim is None or self.plan.vector_dim not in dims:
+        in_vector = self.plan.vector_dim in dims
+        if self.ranges.are_outside(found):
+            return splat(register_form(dtype, self.plan.lanes if in_vector else 1), fill)
+        if self.plan.vector_dim is None or not in_vector:
             return self._load_scalar(found, dtype, guard, fill)
         vary = lanes_vary(self.plan, found)
         if found.is_contiguous(self.plan.vector_dim, self.plan.lanes, vary):
@@ -562,19 +565,12 @@ class NestMemory:
                 self.prefetches.claim_ahead(op, at, found, pointer)
                 self.builder.store(raw, pointer, align=dtype.itemsize)
             elif tail == 1 and guard is not None:
-                self._store_first_lane(raw, pointer, guard, dtype)
+                store_first_lane_where(self.builder, raw, pointer, guard, dtype.itemsize)
             else:
                 store_first(self.builder, raw, pointer, mask, tail if guard is None else None, dtype.itemsize)
             return
         mask = broadcast(self.builder, splat(I1, 1) if mask is None else mask, self.plan.lanes)
         scatter(self.builder, raw, self._lane_pointers(found), mask, dtype.itemsize)
-
-    def _store_first_lane(self, raw: Value, pointer: Value, guard: Value, dtype: DType) -> None:
-        first = guard
-        if isinstance(guard.type, ir.VectorType):
-            first = self.builder.extract_element(guard, ir.Constant(ir.IntType(32), 0))
-        with self.builder.if_then(first):
-            store_first_lane(self.builder, raw, pointer, dtype.itemsize)
 
     def store_interleaved(self, op: tile.StoreOp, at: Indices, values: Sequence[Value]) -> None:
         """Write whole vectors of what belongs to each position of the innermost loop, which is at its first."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+
 import msgspec
 
+from tilewright.targets.cpu.loops import i64
 from tilewright.targets.llvm.values import Value
 
 
@@ -19,3 +23,12 @@ class Position(msgspec.Struct, eq=False):
     count: Value | None = None  # how many lanes `mask` lets through
     block: Value | None = None  # where the block starts that is loaded as a whole
     block_length: int | None = None  # the positions of a block that is shorter than a vector has lanes
+
+    @contextmanager
+    def at(self, places: Mapping[int, int]) -> Generator[None]:
+        """Known positions along dims."""
+        self.index.update((dim, i64(place)) for dim, place in places.items())
+        self.spans.update((dim, (place, place)) for dim, place in places.items())
+        yield
+        for dim in places:
+            del self.spans[dim]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from tilewright.layout.relayout_planner import SHUFFLED_STRIDES
+from tilewright.layout.relayout_planner import NARROW_BYTES, SHUFFLED_NARROW_STRIDES, SHUFFLED_STRIDES
 from tilewright.targets.cpu.first_lanes import store_first
 from tilewright.targets.cpu.loops import i64, offset_pointer
 from tilewright.targets.cpu.masked_memory import masked_load
@@ -28,7 +28,9 @@ def has_strided_access(stride: int | None) -> bool:
 def has_strided_load(stride: int | None, itemsize: int, lanes: int, count: int | None) -> bool:
     """Whether the first `count` of elements so far apart are loaded as whole vectors, or, where their number is not
     known, under masks."""
-    if stride is None or not has_strided_access(stride):
+    if stride is None:
+        return False
+    if abs(stride) not in (SHUFFLED_NARROW_STRIDES if itemsize <= NARROW_BYTES else SHUFFLED_STRIDES):
         return False
     return fills_vector(stride, lanes, count) or (stride > 0 and itemsize >= LEAST_MASKED_BYTES)
 
