@@ -267,9 +267,10 @@ def tril(x: ArrayLike, /, *, k: int = 0) -> Array:
 
     Raises:
         ShapeError: `x` has fewer than two axes.
+        ArgumentError: `k` is not one integer.
     """
     matrix = _matrix("tril", x)
-    return where(less_equal(_diagonal_distance(matrix.shape), k), matrix, lifting.full((), 0, matrix.dtype))
+    return where(less_equal(_diagonal_distance(matrix.shape), _diagonal(k)), matrix, lifting.full((), 0, matrix.dtype))
 
 
 def triu(x: ArrayLike, /, *, k: int = 0) -> Array:
@@ -277,9 +278,19 @@ def triu(x: ArrayLike, /, *, k: int = 0) -> Array:
 
     Raises:
         ShapeError: `x` has fewer than two axes.
+        ArgumentError: `k` is not one integer.
     """
     matrix = _matrix("triu", x)
-    return where(greater_equal(_diagonal_distance(matrix.shape), k), matrix, lifting.full((), 0, matrix.dtype))
+    return where(
+        greater_equal(_diagonal_distance(matrix.shape), _diagonal(k)), matrix, lifting.full((), 0, matrix.dtype)
+    )
+
+
+def _diagonal(k: object) -> int | Array:
+    """The number of a diagonal, which may be traced."""
+    if isinstance(k, Array) and k.dtype.is_integer and not k.shape:
+        return k
+    return lifting.integer(k, "the diagonal")
 
 
 def _matrix(name: str, x: ArrayLike) -> Array:

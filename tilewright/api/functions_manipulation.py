@@ -187,6 +187,8 @@ def _each(name: str, arrays: Sequence[ArrayLike]) -> Sequence[ArrayLike]:
     """The arrays to join; of one array those along its first axis, as NumPy has it."""
     if isinstance(arrays, Array | np.ndarray):
         arrays = unstack(arrays)
+    if arrays and not hasattr(arrays, "__iter__"):
+        raise located(ArgumentError(f"`{name}` of {arrays!r:.40}, which is no sequence", help="give a list of arrays"))
     if not arrays:
         raise located(ArgumentError(f"`{name}` of no arrays", help="give at least one"))
     return arrays

@@ -20,7 +20,7 @@ from tilewright.api import lifting
 from tilewright.api.array import Array, located
 from tilewright.api.functions_elementwise import add, multiply, where
 from tilewright.api.lifting import ArrayLike, broadcast, broadcast_shapes, emit, reshape, transpose
-from tilewright.errors import DataDependentShapeError, DTypeError, IndexError_
+from tilewright.errors import ArgumentError, DataDependentShapeError, DTypeError, IndexError_
 from tilewright.frontend.tracing import keeps_views
 from tilewright.primitives import Shape
 
@@ -455,7 +455,7 @@ def dynamic_slice(x: ArrayLike, starts: Sequence[ArrayLike], sizes: Sequence[int
         ShapeError: the window is larger than the array.
         ArgumentError: there is not one integer scalar per axis.
     """
-    return emit("dynamic_slice", lifting.lift(x), *_starts(starts), sizes=lifting.shape_of(tuple(sizes)))
+    return emit("dynamic_slice", lifting.lift(x), *_starts(starts), sizes=lifting.shape_of(sizes))
 
 
 def dynamic_update_slice(x: ArrayLike, update: ArrayLike, starts: Sequence[ArrayLike]) -> Array:
@@ -470,6 +470,8 @@ def dynamic_update_slice(x: ArrayLike, update: ArrayLike, starts: Sequence[Array
 
 
 def _starts(starts: Sequence[ArrayLike]) -> list[Array]:
+    if not hasattr(starts, "__iter__"):
+        raise located(ArgumentError(f"the starts are {starts!r:.40}, no sequence", help="give one for each axis"))
     return [lifting.typed(s, dtypes.i64, ()) if lifting.is_scalar(s) else lifting.lift(s) for s in starts]
 
 

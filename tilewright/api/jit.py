@@ -590,6 +590,8 @@ def jit(
     """
 
     def decorate(function: Callable[..., object]) -> JitFunction:
+        if not callable(function):
+            raise located(ArgumentError(f"`jit` of {function!r:.40}", help="pass a function of arrays"))
         return JitFunction(function, target, static_argnames, donate, dims, buckets, schedule)
 
     return decorate if fn is None else decorate(fn)

@@ -403,3 +403,30 @@ def test_axes_and_indices_of_other_types_are_refused(function):
 def test_axes_in_an_array():
     same(run(lambda x: tw.permute_dims(x, np.array([2, 0, 1])), X), X.transpose(2, 0, 1))
     same(run(lambda x: tw.sum(x, axis=np.int64(1)), X), X.sum(1))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: tw.tril(x, k=0.5),
+        lambda x: tw.triu(x, k=np.array([0, 1])),
+        lambda x: tw.tril(x, k=x),
+        lambda x: tw.concat(3),
+        lambda x: tw.stack(3),
+        lambda x: tw.dynamic_slice(x, None, (1, 1, 1)),
+        lambda x: tw.dynamic_slice(x, (0, 0, 0), None),
+    ],
+)
+def test_diagonals_and_sequences_of_other_types_are_refused(function):
+    with pytest.raises((ArgumentError, DataDependentShapeError)):
+        run(function, X)
+
+
+def test_a_diagonal_may_be_traced():
+    same(run(lambda x, k: tw.tril(x, k=k), X, np.int64(1)), np.tril(X, 1))
+    same(run(lambda x: tw.triu(x, k=np.int8(-1)), X), np.triu(X, -1))
+
+
+def test_only_functions_are_compiled():
+    with pytest.raises(ArgumentError, match="`jit` of 3"):
+        tw.jit(3)
