@@ -2,8 +2,8 @@
 
 An operation of a loop is invariant if its operands are, are from outside, or are carried and never change. It is copied
 before the loop, with the invariant operations that it needs, where it has much work for each element of its result: a
-contraction, a reduction, a sort, several functions. What is cheap stays, to be computed by the kernels that use it, and
-so do views, which they read in place, and results of many times the size of what they are computed of.
+contraction, a reduction, a sort, several functions. Cheap ones stay, to be computed by the kernels that use them, and so
+do views, which those read in place, and results of many times the size of what they are computed of.
 
 A loop that makes no trips computes them in vain.
 
@@ -92,7 +92,7 @@ class ArrayHoistInvariantsPass(msgspec.Struct, frozen=True):
             if isinstance(loop, array.WhileOp):
                 for op in _Trip(loop, block).hoist():
                     subject = f"{op.name.removeprefix('array.')} at {where(op)}"
-                    unit.remarks.append(Remark(self.name, subject, "before the loop", "it is the same in all trips"))
+                    unit.remarks.append(Remark(self.name, subject, "before the loop", "operands do not change"))
 
 
 class _Trip:
