@@ -89,7 +89,7 @@ LOOPS: dict[str, tuple[Loop, Callable[..., Any], list[str]]] = {
     "two results of one": (
         lambda a, x: repeated(5, lambda x: x + tw.top_k(a, 40)[0][0] + tw.top_k(a, 40)[1][0], x),
         lambda a, x: _repeat(5, lambda x: x + np.sort(a[0])[::-1] + np.argsort(-a[0]), x),
-        ["top_k"],
+        ["cast"],
     ),
 }
 
@@ -135,6 +135,13 @@ def test_what_is_both_used_in_the_loop_and_needed_before_it_is_in_both() -> None
     assert hoisted(loop, MATRIX, VECTOR) == ["reduce"]
     expected = _repeat(5, lambda x: x * 0.25 + (MATRIX * 0.25).sum(0), VECTOR)
     np.testing.assert_allclose(tw.jit(loop)(MATRIX, VECTOR), expected, rtol=1e-5)
+
+
+def test_what_two_need_is_computed_once() -> None:
+    function = LOOPS["two results of one"][0]
+    with tw.options(cache=False):
+        kernels = tw.jit(function).lower(MATRIX, VECTOR).compile().ir("tile")
+    assert kernels.count("tile.top_k(") == 1
 
 
 def while_text(invariant: str) -> str:

@@ -2,8 +2,8 @@
 
 An operation of a loop is invariant if its operands are, are from outside, or are carried and never change. It is copied
 before the loop, with the invariant operations that it needs, where it has much work for each element of its result: a
-contraction, a reduction, a sort, several functions. Cheap ones stay, to be computed by the kernels that use them, and so
-do views, which those read in place, and results of many times the size of what they are computed of.
+contraction, a reduction, a sort, several functions. Cheap ones stay, to be computed by the kernels that use them. So do
+views, which those read in place, and results of many times the size of what they are computed of.
 
 A loop that makes no trips computes them in vain.
 
@@ -48,7 +48,7 @@ After:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 import msgspec
@@ -115,12 +115,28 @@ class _Trip:
     def hoist(self) -> list[Operation]:
         """Copy what is worth it before the loop; gives the operations whose results are used there."""
         hoisted: list[Operation] = []
-        for op in list(self._invariant):
-            if any(in_block(use.operation, self._block) not in self._invariant for r in op.results for use in r.uses):
-                self._visit(op, hoisted)
+        pending = [op for op in self._invariant if self._is_used_by_others(op)]
+        seen = set(pending)
+        while pending:
+            op = pending.pop()
+            needed = self._needed(op)
+            if not needed:  # it is before the loop already
+                continue
+            if not isinstance(op, _VIEWS) and self._is_worth_it(op, needed):
+                self._copy(op, needed)
+                hoisted.append(op)
+                continue
+            parts = {operand.owner for operand in op.operands if isinstance(operand.owner, Operation)}
+            pending += [part for part in needed if part in parts - seen]
+            seen |= parts
         if hoisted:
             drop_unused(self._block)
         return hoisted
+
+    def _is_used_by_others(self, op: Operation) -> bool:
+        """Whether something that differs from trip to trip uses an invariant operation."""
+        users = (in_block(use.operation, self._block) for result in op.results for use in result.uses)
+        return any(user not in self._invariant for user in users)
 
     def _is_invariant(self, value: SSAValue) -> bool:
         owner = value.owner
@@ -128,21 +144,9 @@ class _Trip:
             return owner is not self._block or value in self._before
         return owner in self._invariant or owner.parent_block() is not self._block
 
-    def _visit(self, op: Operation, hoisted: list[Operation]) -> None:
-        """Hoist an operation, or what it is computed of."""
-        if op.results[0] in self._before:
-            return
-        needed = self._needed(op)
-        if not isinstance(op, _VIEWS) and self._is_worth_it(op, needed):
-            self._copy(op, needed)
-            hoisted.append(op)
-            return
-        for operand in op.operands:
-            if isinstance(operand.owner, Operation) and operand.owner in self._invariant:
-                self._visit(operand.owner, hoisted)
-
     def _needed(self, op: Operation) -> list[Operation]:
-        """An invariant operation, and those of which it is computed that are not before the loop yet, in order."""
+        """An invariant operation, and those of which it is computed that are not before the loop yet, in order;
+        none where it is itself."""
         found: set[Operation] = set()
         pending = [op]
         while pending:
@@ -153,23 +157,32 @@ class _Trip:
         return [each for each in self._invariant if each in found]
 
     def _is_worth_it(self, op: Operation, needed: list[Operation]) -> bool:
-        size, nbytes = (sum(getattr(array_type(r), name) for r in op.results) for name in ("size", "nbytes"))
-        inputs = {operand for each in needed for operand in each.operands if operand.owner not in needed}
-        is_small = nbytes <= max(_MOST_BYTES, sum(array_type(value).nbytes for value in inputs))
-        return is_small and size > 0 and sum(map(_work_of, needed)) >= _WORK_OF_A_LOAD * size
+        made = {result for each in needed for result in each.results}
+        inputs = {operand for each in needed for operand in each.operands}.difference(made)
+        most = max(_MOST_BYTES, sum(array_type(value).nbytes for value in inputs))
+        is_small = sum(array_type(result).nbytes for result in op.results) <= most
+        return is_small and _takes_longer_than_loads(op, needed)
 
     def _copy(self, op: Operation, needed: list[Operation]) -> None:
-        """Copy operations before the loop, and use the last one's results. Others that a trip still uses, such as
-        constants, are computed by both."""
-        made = dict(self._before)
+        """Copy operations before the loop, and use the results of the last one, and of others that are worth it by
+        themselves. Others that a trip still uses, such as constants, are computed by both."""
+        copies = dict(self._before)
         for each in needed:
-            copy = each.clone(made)
+            copy = each.clone(copies)
             copy.location = each.location
             insert_before(self._loop, copy)
-            made.update(zip(each.results, copy.results, strict=True))
-        for result in op.results:
-            self._before[result] = made[result]
-            result.replace_all_uses_with(made[result])
+            copies.update(zip(each.results, copy.results, strict=True))
+        for each in needed:
+            if each is op or _takes_longer_than_loads(each, [each]):
+                for result in each.results:
+                    self._before[result] = copies[result]
+                    result.replace_all_uses_with(copies[result])
+
+
+def _takes_longer_than_loads(op: Operation, needed: Iterable[Operation]) -> bool:
+    """Whether operations take longer than to load the results of one of them."""
+    elements = sum(array_type(result).size for result in op.results)
+    return elements > 0 and sum(map(_work_of, needed)) >= _WORK_OF_A_LOAD * elements
 
 
 def _is_movable(op: Operation) -> bool:
