@@ -404,7 +404,8 @@ def axes_of(axis: object, rank: int) -> tuple[int, ...]:
     """
     if axis is None:
         return tuple(range(rank))
-    listed: list[Any] = [*axis] if isinstance(axis, Iterable) and getattr(axis, "ndim", 1) else [axis]
+    is_scalar_array = isinstance(axis, np.ndarray) and axis.ndim == 0
+    listed: list[Any] = [*axis] if isinstance(axis, Iterable) and not is_scalar_array else [axis]
     axes = tuple(axis_of(a, rank) for a in listed)
     if len(set(axes)) != len(axes):
         raise located(ArgumentError(f"axes {tuple(listed)} name one axis twice", help="name each axis once"))
