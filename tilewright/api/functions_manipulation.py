@@ -93,7 +93,8 @@ def permute_dims(x: ArrayLike, /, axes: Sequence[int]) -> Array:
         ArgumentError: `axes` is not a permutation.
     """
     array = lift(x)
-    order = axes_of((None,) if axes is None else axes, array.ndim)  # pyright: ignore[reportUnnecessaryComparison]
+    is_missing = axes is None  # pyright: ignore[reportUnnecessaryComparison]  a user's
+    order = axes_of((None,) if is_missing else axes, array.ndim)
     if len(order) != array.ndim:
         message = f"{order} is not a permutation of the {array.ndim} axes"
         raise located(ArgumentError(message, help="name every axis once"))

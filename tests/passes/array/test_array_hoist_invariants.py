@@ -1,4 +1,4 @@
-"""What leaves a loop, what stays in it, and that results are the same."""
+"""Loop-invariant code motion: operations that are hoisted, operations that are not, and results against NumPy."""
 
 from __future__ import annotations
 
