@@ -25,6 +25,8 @@ from tilewright.runtime.cpu import library_functions
 Array = np.ndarray[Any, Any]
 # Each program costs a compilation, so f32 has one batch, whose matrices threads share.
 BATCHES = [((), np.float64), ((2, 40), np.float64), ((3, 30), np.float32)]
+# Matrices for loops, and for LAPACK.
+SIZES = [7, 20]
 
 
 def call(routine: str, *arrays: Array, target: str = "cpu", **attributes: Any) -> list[Array]:
@@ -48,10 +50,11 @@ def turned(x: Array) -> Array:
     return np.swapaxes(x, -1, -2)
 
 
+@pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize(("batch", "dtype"), BATCHES)
-def test_definite_matrices(batch: tuple[int, ...], dtype: Any) -> None:
-    a = random(0, *batch, 6, 6, dtype=dtype)
-    definite = (a @ turned(a) + np.eye(6)).astype(dtype)
+def test_definite_matrices(batch: tuple[int, ...], dtype: Any, n: int) -> None:
+    a = random(0, *batch, n, n, dtype=dtype)
+    definite = (a @ turned(a) + np.eye(n)).astype(dtype)
     lower, info = call("potrf", np.tril(definite), lower=True)
     near(lower, np.linalg.cholesky(definite.astype(np.float64)))
     assert not info.any()
@@ -60,19 +63,20 @@ def test_definite_matrices(batch: tuple[int, ...], dtype: Any) -> None:
     near(upper, turned(lower))
     vectors, values, info = call("syevd", np.tril(definite), lower=True, vectors=True)
     near(vectors * values[..., None, :] @ turned(vectors), definite)
-    near(turned(vectors) @ vectors, np.broadcast_to(np.eye(6), definite.shape))
+    near(turned(vectors) @ vectors, np.broadcast_to(np.eye(n), definite.shape))
     near(call("syevd", np.triu(definite), lower=False, vectors=False)[0], values)
 
 
+@pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize(("batch", "dtype"), BATCHES)
-def test_systems(batch: tuple[int, ...], dtype: Any) -> None:
-    a, b = random(1, *batch, 7, 7, dtype=dtype), random(2, *batch, 7, 3, dtype=dtype)
+def test_systems(batch: tuple[int, ...], dtype: Any, n: int) -> None:
+    a, b = random(1, *batch, n, n, dtype=dtype), random(2, *batch, n, 3, dtype=dtype)
     solution, info = call("gesv", a, b, must_succeed=True)
     near(solution, np.linalg.solve(a.astype(np.float64), b))
     inverse, _ = call("getri", a)
     near(inverse, np.linalg.inv(a.astype(np.float64)))
     assert not info.any()
-    for shape in ((7, 7), (7, 4), (4, 7)):
+    for shape in ((n, n), (n, 4), (4, n)):
         x = a[..., : shape[0], : shape[1]]
         factors, pivots, _ = call("getrf", x)
         (permutation,) = call("lu_permutation", pivots, size=shape[0])
@@ -173,9 +177,37 @@ def test_operands_of_other_layouts_and_fusions_around() -> None:
     near(found[1], np.asarray(solution.sum()))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_small_systems_of_all_sizes(dtype: Any) -> None:
+    for n, columns in ((1, 1), (2, 1), (3, 5), (4, 32), (5, 33), (16, 1), (16, 32), (17, 3)):
+        a, b = random(n, 6, n, n, dtype=dtype), random(columns, 6, n, columns, dtype=dtype)
+        a[0] = np.eye(n)[::-1]  # Every row is exchanged.
+        a[1] *= 1e-30 if dtype == np.float64 else 1e-15
+        solution, info = call("gesv", a, b)
+        expected = np.linalg.solve(a.astype(np.float64), b)
+        error = np.abs(solution - expected).max(axis=(1, 2)) / np.abs(expected).max(axis=(1, 2))
+        assert (error <= 8 * n * np.finfo(dtype).eps * np.linalg.cond(a.astype(np.float64))).all()
+        assert not info.any()
+
+
+def test_small_matrices_of_zeros_and_numbers_that_are_none() -> None:
+    a = np.array([[[0.0, 2.0], [3.0, 4.0]], [[0.0, 0.0], [0.0, 5.0]], [[1.0, 2.0], [2.0, 4.0]], [[np.nan, 1], [1, 1]]])
+    factors, pivots, info = call("getrf", a)
+    np.testing.assert_array_equal(info, [0, 1, 2, 0])
+    np.testing.assert_array_equal(pivots[:3], [[2, 2], [1, 2], [2, 2]])
+    np.testing.assert_array_equal(factors[:3], [[[3, 4], [0, 2]], [[0, 0], [0, 5]], [[2, 4], [0.5, 0]]])
+    assert np.isnan(factors[3]).any()
+    _, info = call(
+        "potrf", np.array([[[1.0, 0.0], [1.0, 1.0]], [[0.0, 0.0], [1.0, 1.0]], [[np.nan, 0], [1, 1]]]), lower=True
+    )
+    np.testing.assert_array_equal(info, [2, 1, 1])
+    assert call("gesv", np.ones((2, 3, 3)), np.ones((2, 3, 0)))[1].tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("n", [3, 20])
 @pytest.mark.parametrize("target", ["cpu", "interp"])
-def test_failures(target: str) -> None:
-    singular = np.stack([np.eye(3), np.ones((3, 3)), 2 * np.eye(3)])
+def test_failures(target: str, n: int) -> None:
+    singular = np.stack([np.eye(n), np.ones((n, n)), 2 * np.eye(n)])
     inverse, info = call("getri", singular, target=target)
     assert np.isnan(inverse[1]).all()
     near(inverse[[0, 2]], np.linalg.inv(singular[[0, 2]]))
@@ -228,12 +260,12 @@ def test_saved_programs_name_the_functions_that_they_call(tmp_path: Any, monkeyp
     def program(x: Any) -> Any:
         return emit_all("library_call", x, routine="potrf", lower=True)[0]
 
-    a = 2 * np.eye(3)
+    a = 2 * np.eye(20)
     compiled = tw.jit(program).lower(a).compile()
     compiled.save(str(tmp_path / "factor.twp"))
     loaded = tw.load(str(tmp_path / "factor.twp"))
     assert loaded.manifest.library_functions == ("lapack.dpotrf",)
-    near(np.asarray(loaded(a)), np.sqrt(2) * np.eye(3))
+    near(np.asarray(loaded(a)), np.sqrt(2) * np.eye(20))
 
     monkeypatch.setitem(sys.modules, "scipy.linalg.cython_lapack", None)
     library_functions.address.cache_clear()
@@ -242,7 +274,7 @@ def test_saved_programs_name_the_functions_that_they_call(tmp_path: Any, monkeyp
     assert caught.value.help == "pip install 'tilewright[linalg]'"
 
 
-def test_transforms_need_no_scipy() -> None:
+def test_transforms_and_small_matrices_need_no_scipy() -> None:
     code = """
 import sys
 sys.modules["scipy"] = None
@@ -250,9 +282,10 @@ import numpy as np, tilewright as tw
 from tilewright.api.lifting import emit_all
 f = tw.jit(lambda x: emit_all("library_call", x, routine="fft.r2c", scale=1.0)[0])
 print(f(np.arange(4.0)).tolist())
+print(tw.jit(tw.linalg.inv)(np.array([[0.0, 2.0], [4.0, 0.0]])).tolist())
 """
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert printed.strip() == "[[6.0, 0.0], [-2.0, 2.0], [-2.0, 0.0]]"
+    assert printed.splitlines() == ["[[6.0, 0.0], [-2.0, 2.0], [-2.0, 0.0]]", "[[0.0, 0.25], [0.5, 0.0]]"]
 
 
 @pytest.mark.parametrize("target", ["cuda:sm_90a", "grid:wormhole"])

@@ -97,3 +97,21 @@ def test_channels_side_by_side(dtype: str, columns: int, widths: tuple[int, ...]
         np.testing.assert_array_equal(got, np.concatenate(arrays, axis=-1))
     filled = tw.jit(lambda x: tw.concat([x, tw.full((9, columns, 1), 7, dtype=x.dtype)], axis=-1))
     np.testing.assert_array_equal(filled.lower(arrays[0]).compile(target)(arrays[0])[..., -1], 7)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i2", "f4", "f8"])
+@pytest.mark.parametrize("length", [2, 3, 5, 7, 11, 15, 23, 31, 45, 63])
+@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3"])
+def test_short_reversed_rows(dtype: str, length: int, target: str) -> None:
+    """What is left of a row is read and written as two vectors that overlap, in arrays between pages that cannot be
+    read."""
+    x = (np.arange(131 * length).reshape(131, length) % 251).astype(dtype)
+    program = tw.jit(lambda x: (tw.flip(x, axis=1), x + 1))
+    for before in (False, True):
+        given = guarded_copy(x, before)
+        reverse, following = program.lower(given).compile(target)(given)
+        np.testing.assert_array_equal(reverse, x[:, ::-1])
+        np.testing.assert_array_equal(following, x + 1)
+    if dtype == "u1" and target != "cpu":
+        reverse_alone = tw.jit(lambda x: tw.flip(x, axis=1)).lower(x)
+        assert reverse_alone.compile(target).asm().count("pextrb") <= 1

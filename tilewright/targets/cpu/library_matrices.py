@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from llvmlite import ir
 
 from tilewright.targets.cpu.library_code import LibraryCode
+from tilewright.targets.cpu.library_small_matrices import cholesky, factorise, is_small, solve_upper
 from tilewright.targets.cpu.loops import I32, I64, add, i64, loop, multiply, offset_pointer
 from tilewright.targets.llvm.values import Value
 
@@ -49,8 +50,11 @@ def _potrf(code: LibraryCode, operands: Values, results: Values) -> None:
     n = code.operands[0].shape[0]
     (factor, info), status = results, code.status()
     code.copy(operands[0], factor, n * n)
-    size = code.number(n)
-    code.call("lapack", "potrf", code.letter(_triangle(code)), size, factor, code.number(_leading(n)), status)
+    if n > 0 and is_small(n, n):
+        status = cholesky(code, factor, n, lower=code.attributes["lower"])
+    else:
+        size = code.number(n)
+        code.call("lapack", "potrf", code.letter(_triangle(code)), size, factor, code.number(_leading(n)), status)
     if n > 1:
         _clear_triangle(code, factor, n)
     _finish(code, status, info, [(factor, n * n)])
@@ -72,6 +76,11 @@ def _getrf(code: LibraryCode, operands: Values, results: Values) -> None:
     factors, pivots, info = results
     if not rows * columns:
         _succeed(code, info)
+        return
+    if is_small(rows, columns):
+        code.copy(operands[0], factors, rows * columns)
+        status = factorise(code, factors, (rows, columns), pivots)
+        code.builder.store(code.builder.load(status, typ=I32), info)
         return
     matrix, status = code.take(rows * columns), code.status()
     code.copy_transposed(operands[0], matrix, rows, columns)
@@ -109,18 +118,29 @@ def _gesv(code: LibraryCode, operands: Values, results: Values) -> None:
     if not n:
         _succeed(code, info)
         return
+    if is_small(n, columns):
+        code.copy(operands[1], solution, n * columns)
+        _solve_small(code, operands[0], n, (solution, columns), info)
+        return
     matrix, pivots = code.take(n * n), code.take(n, 4)
     right = code.take(n * columns) if columns > 1 and n > 1 else solution
-    code.copy(operands[0], matrix, n * n)
+    code.copy_transposed(operands[0], matrix, n, n)
     code.copy_transposed(operands[1], right, n, columns)
-    size = code.number(n)
-    code.call("lapack", "getrf", size, size, matrix, size, pivots, status)
-    many, letter = code.number(columns), code.letter("T")
-    solved = code.status()
-    code.call("lapack", "getrs", letter, size, many, matrix, size, pivots, right, size, solved)
+    # Not `getrf` and `getrs`: OpenBLAS's `getrs` shares even small systems among its own threads.
+    size, many = code.number(n), code.number(columns)
+    code.call("lapack", "gesv", size, many, matrix, size, pivots, right, size, status)
     if right is not solution:
         code.copy_transposed(right, solution, columns, n)
     _finish(code, status, info, [(solution, n * columns)])
+
+
+def _solve_small(code: LibraryCode, given: Value, n: int, right: tuple[Value, int], info: Value) -> None:
+    """Solve a small system in place of its right-hand sides."""
+    matrix = code.take(n * n)
+    code.copy(given, matrix, n * n)
+    status = factorise(code, matrix, (n, n), right=right)
+    solve_upper(code, matrix, n, right)
+    _finish(code, status, info, [(right[0], n * right[1])])
 
 
 def _getri(code: LibraryCode, operands: Values, results: Values) -> None:
@@ -128,6 +148,10 @@ def _getri(code: LibraryCode, operands: Values, results: Values) -> None:
     (inverse, info), status = results, code.status()
     if not n:
         _succeed(code, info)
+        return
+    if is_small(n, n):
+        _set_identity(code, inverse, n)
+        _solve_small(code, operands[0], n, (inverse, n), info)
         return
     pivots, work = code.take(n, 4), code.take(n * BLOCK)
     code.copy(operands[0], inverse, n * n)
@@ -237,10 +261,13 @@ def _empty_gesdd(code: LibraryCode, results: Values) -> None:
     _succeed(code, results[-1])
     for pointer, type in zip(results[:-1], code.results[:-1], strict=True):
         if type.rank == 2 and type.size:
-            n = type.shape[0]
-            code.fill(pointer, n * n, 0.0)
-            with loop(code.builder, i64(0), i64(n), 1, "diagonal") as i:
-                code.store(ir.Constant(code.element, 1.0), pointer, multiply(code.builder, i, n + 1))
+            _set_identity(code, pointer, type.shape[0])
+
+
+def _set_identity(code: LibraryCode, matrix: Value, n: int) -> None:
+    code.fill(matrix, n * n, 0.0)
+    with loop(code.builder, i64(0), i64(n), 1, "diagonal") as i:
+        code.store(ir.Constant(code.element, 1.0), matrix, multiply(code.builder, i, n + 1))
 
 
 def _geev(code: LibraryCode, operands: Values, results: Values) -> None:

@@ -495,7 +495,7 @@ class NestMemory:
         if mask is not None:
             mask = broadcast(self.builder, mask, self.plan.lanes)
         if stride == -1:
-            raw = load_reversed(self.builder, pointer, mask, shape, dtype.itemsize)
+            raw = load_reversed(self.builder, pointer, mask, count, shape, dtype.itemsize)
         elif count is not None and fills_vector(stride, self.plan.lanes, count):
             raw = load_strided(self.builder, pointer, stride, shape, dtype.itemsize, count)
         else:

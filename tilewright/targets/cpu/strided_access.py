@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from tilewright.layout.relayout_planner import NARROW_BYTES, SHUFFLED_NARROW_STRIDES, SHUFFLED_STRIDES
-from tilewright.targets.cpu.first_lanes import store_first
+from tilewright.targets.cpu.first_lanes import load_first, store_first
 from tilewright.targets.cpu.loops import i64, offset_pointer
 from tilewright.targets.cpu.masked_memory import masked_load
 from tilewright.targets.cpu.shuffles import picked
@@ -73,9 +73,16 @@ def load_strided_masked(
     return picked(builder, vectors, [(n * stride // lanes, n * stride % lanes) for n in range(lanes)])
 
 
-def load_reversed(builder: Builder, first: Value, mask: Value | None, shape: ir.Type, itemsize: int) -> Value:
-    """A vector of the elements `first`, `first - 1`, ... in the lanes that a mask lets through, 0 in the others."""
+def load_reversed(
+    builder: Builder, first: Value, mask: Value | None, count: int | None, shape: ir.Type, itemsize: int
+) -> Value:
+    """A vector of the elements `first`, `first - 1`, ... in the lanes that a mask lets through, 0 in the others.
+    `count`: how many first ones these are, if that is known."""
     lanes = lanes_of(shape)
+    if mask is not None and count is not None and 0 < count < lanes:
+        lowest = offset_pointer(builder, first, i64(1 - count), itemsize)
+        found = load_first(builder, lowest, mask, count, shape, itemsize)
+        return shuffle(builder, found, None, [count - 1 - n if n < count else count for n in range(lanes)])
     backwards = range(lanes - 1, -1, -1)
     pointer = offset_pointer(builder, first, i64(1 - lanes), itemsize)
     if mask is None:
