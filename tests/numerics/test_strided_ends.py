@@ -103,8 +103,7 @@ def test_channels_side_by_side(dtype: str, columns: int, widths: tuple[int, ...]
 @pytest.mark.parametrize("length", [2, 3, 5, 7, 11, 15, 23, 31, 45, 63])
 @pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3"])
 def test_short_reversed_rows(dtype: str, length: int, target: str) -> None:
-    """What is left of a row is read and written as two vectors that overlap, in arrays between pages that cannot be
-    read."""
+    """The remainder of a row is loaded and stored as two overlapping vectors, in arrays between guard pages."""
     x = (np.arange(131 * length).reshape(131, length) % 251).astype(dtype)
     program = tw.jit(lambda x: (tw.flip(x, axis=1), x + 1))
     for before in (False, True):

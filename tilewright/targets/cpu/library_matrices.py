@@ -41,20 +41,15 @@ def _succeed(code: LibraryCode, target: Value) -> None:
     code.builder.store(ir.Constant(I32, 0), target)
 
 
-def _leading(size: int) -> int:
-    """A leading dimension, which LAPACK wants to be at least 1."""
-    return max(1, size)
-
-
 def _potrf(code: LibraryCode, operands: Values, results: Values) -> None:
     n = code.operands[0].shape[0]
     (factor, info), status = results, code.status()
     code.copy(operands[0], factor, n * n)
-    if n > 0 and is_small(n, n):
+    if is_small(n, n):
         status = cholesky(code, factor, n, lower=code.attributes["lower"])
     else:
         size = code.number(n)
-        code.call("lapack", "potrf", code.letter(_triangle(code)), size, factor, code.number(_leading(n)), status)
+        code.call("lapack", "potrf", code.letter(_triangle(code)), size, factor, size, status)
     if n > 1:
         _clear_triangle(code, factor, n)
     _finish(code, status, info, [(factor, n * n)])
